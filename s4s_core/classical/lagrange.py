@@ -1,0 +1,100 @@
+"""Exact integration of the polynomial through past evaluations, plain or exponential.
+
+A step of the form's own integral (see spaces) is B times a weighted mean of f. Interpolating f by
+a polynomial in tau, 0 at the start of the step and 1 at its end, the weights b_j of evaluations at
+tau_j satisfy the moment equations
+    sum_j b_j tau_j^m = M_m,   m = 0 .. k-1,   M_m = m! phi_{m+1}(z) / phi_1(z)
+with the paper's phi (app:taylor). A polynomial in lambda has z = -h for data and h for noise (the
+exponential rules); a polynomial in the integral's own variable has z = 0 (Adams-Bashforth).
+"""
+
+import math
+
+import torch
+
+from ..spaces import alpha, clip_ends, log_snr
+
+_SERIES_BELOW = 1.0
+_SERIES_TERMS = 20
+
+
+def phi(k, z):
+    """phi_k(z) = int_0^1 e^((1-d) z) d^(k-1) / (k-1)! dd for a 0-dim z, without cancellation.
+
+    A series near zero; elsewhere phi_{k+1} = (phi_k - 1/k!) / z from phi_0 = e^z.
+    """
+    if abs(float(z)) < _SERIES_BELOW:
+        total = torch.zeros_like(z)
+        for n in reversed(range(_SERIES_TERMS)):
+            total = total * z + 1 / math.factorial(n + k)
+        return total
+    value = z.exp()
+    for n in range(k):
+        value = (value - 1 / math.factorial(n)) / z
+    return value
+
+
+def moments(z, count):
+    """M_0 .. M_{count-1} of a step, the right-hand sides of the moment equations."""
+    first = phi(1, z)
+    return torch.stack([math.factorial(m) * phi(m + 1, z) / first for m in range(count)])
+
+
+def solve_weights(taus, z):
+    """Weights of evaluations at `taus` that satisfy the moment equations."""
+    powers = torch.arange(len(taus), dtype=taus.dtype).unsqueeze(1)
+    return torch.linalg.solve(taus.unsqueeze(0) ** powers, moments(z, len(taus)))
+
+
+class Grid:
+    """Positions of the nodes in the variable of a rule, and the rule's weights for any step.
+
+    exponential: polynomials in lambda, singular ends clipped. Plain: polynomials in sigma / alpha
+    (noise) or sigma (velocity). A step to sigma = 0 has infinite h: exponential rules have order 1
+    there, and `weights` says so by putting all weight on the newest evaluation.
+    """
+
+    def __init__(self, space, form, sigmas, exponential):
+        self.exponential = exponential
+        self.singular_end = exponential and float(sigmas[-1]) == 0
+        self.sign = 1 if form == "noise" else -1
+        if exponential:
+            self.at = log_snr(space, clip_ends(space, sigmas))
+        elif form == "noise":
+            self.at = sigmas / alpha(space, sigmas)
+        else:
+            self.at = sigmas
+        self.steps = len(sigmas) - 1
+
+    def infinite(self, step):
+        """True where an exponential rule has order 1 whatever its history."""
+        return self.singular_end and step == self.steps - 1
+
+    def h(self, step):
+        return self.at[step + 1] - self.at[step]
+
+    def z(self, step):
+        return self.sign * self.h(step) if self.exponential else torch.zeros_like(self.at[0])
+
+    def taus(self, step, count, ahead=False):
+        """tau of the `count` newest evaluations of a step, behind that of its end if `ahead`."""
+        first = step + 1 if ahead else step
+        newest = self.at[step + 1 - count : first + 1].flip(0)
+        return (newest - self.at[step]) / self.h(step)
+
+    def weights(self, step, count, ahead=False):
+        """Weights of the `count` newest evaluations, and of the one at the end if `ahead`."""
+        if self.infinite(step):
+            count = 1
+        return solve_weights(self.taus(step, count, ahead), self.z(step))
+
+
+def natural_grid(space, form, sigmas):
+    """The grid of a form's natural rule: exponential for data, plain for noise and velocity."""
+    return Grid(space, form, sigmas, exponential=form == "data")
+
+
+def stack_rows(weights, width):
+    """Rows of different lengths as one matrix, zeros behind."""
+    rows = [torch.nn.functional.pad(w, (0, width - len(w))) for w in weights]
+    return torch.stack(rows)

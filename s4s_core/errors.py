@@ -1,0 +1,17 @@
+"""Every error that S4S raises on purpose: one sentence that says what is wrong and what to do."""
+
+
+class S4SError(Exception):
+    """Base of all errors that are meant to be shown to a person as they stand."""
+
+
+class TableError(S4SError, ValueError):
+    """A solver table, a schedule or an option of theirs is not valid."""
+
+
+class SolverFileError(S4SError):
+    """A solver file cannot be read or written; the message names the file and the fault."""
+
+
+class ModelError(S4SError):
+    """A model broke the contract `denoise(x, sigma) -> x0`."""

@@ -1,0 +1,148 @@
+"""Noise spaces, forms of history, and discrete times.
+
+A space fixes alpha(sigma) in x = alpha x0 + sigma eps:
+    ve    alpha = 1            EPS, V-prediction and EDM models as every host shows them
+    flow  alpha = 1 - sigma    SD3, Flux and their kin
+With lambda = log(alpha / sigma), a form says which quantity f a solver keeps a history of. Each
+makes the diffusion ODE (eqn:diff-ODE) an integral of f alone over a variable of its own:
+    noise     f = eps              d(x / alpha) = f d(sigma / alpha)      the paper's eq:solver
+    data      f = x0               d(x / sigma) = f d(alpha / sigma)      its data-prediction twin
+    velocity  f = (x - x0)/sigma   d(x)         = f d(sigma)              flow models
+so that a step is x_i = A x_{i-1} + B * (weighted mean of f). Everything here is differentiable in
+sigma, broadcasts, and has no singularity at sigma = 0 or, but for the noise form, at alpha = 0.
+"""
+
+import math
+
+import torch
+
+from .errors import TableError
+
+FORMS = {"ve": ("noise", "data"), "flow": ("velocity", "data", "noise")}
+SPACES = tuple(FORMS)
+
+# Spacings in lambda are infinite at the ends alpha = 0 and sigma = 0; they are measured from here.
+CLIP = 1e-3
+
+
+def check_space(space):
+    """Raise TableError unless `space` is known."""
+    if space not in FORMS:
+        raise TableError(f"Unknown space '{space}': choose one of {', '.join(SPACES)}.")
+
+
+def check_form(form, space):
+    """Raise TableError unless `form` exists in `space`."""
+    check_space(space)
+    if form not in FORMS[space]:
+        raise TableError(
+            f"The {space} space has no form '{form}': choose one of {', '.join(FORMS[space])}."
+        )
+
+
+def alpha(space, sigma):
+    """Scale of the data at noise level sigma."""
+    return torch.ones_like(sigma) if space == "ve" else 1 - sigma
+
+
+def log_snr(space, sigma):
+    """lambda = log(alpha / sigma)."""
+    return -sigma.log() if space == "ve" else torch.log1p(-sigma) - sigma.log()
+
+
+def sigma_of_log_snr(space, lam):
+    """Inverse of `log_snr`."""
+    return torch.exp(-lam) if space == "ve" else torch.sigmoid(-lam)
+
+
+def clip_ends(space, sigmas):
+    """Decreasing nodes with singular ends (sigma = 0, flow's sigma = 1) moved to a finite lambda.
+
+    A final 0 becomes CLIP of the node before it where that is smaller than CLIP of the first, so
+    that the result stays decreasing. Regular nodes come back unchanged, gradients included.
+    """
+    nodes = list(sigmas.unbind())
+    if space == "flow" and float(nodes[0]) > 1 - CLIP:
+        inner = float(nodes[1]) if len(nodes) > 1 else 0.0
+        nodes[0] = nodes[0].new_tensor(max(1 - CLIP, (1 + inner) / 2))
+    if float(nodes[-1]) == 0:
+        nodes[-1] = torch.minimum(nodes[0].detach() * CLIP, nodes[-2] / 2)
+    return torch.stack(nodes)
+
+
+def step_factors(space, form, start, end):
+    """(A, B) of one step from sigma `start` to sigma `end` (eq:solver, without singularities).
+
+    noise: A = alpha_i / alpha_{i-1}, B = -sigma_i (e^h - 1), written as sigma_i - A sigma_{i-1}.
+    data:  A = sigma_i / sigma_{i-1}, B = -alpha_i (e^-h - 1), written as alpha_i - A alpha_{i-1}.
+    velocity: A = 1, B = sigma_i - sigma_{i-1}.
+    """
+    if form == "velocity":
+        return torch.ones_like(end), end - start
+    if form == "data":
+        scale = end / start
+        return scale, alpha(space, end) - scale * alpha(space, start)
+    scale = alpha(space, end) / alpha(space, start)
+    return scale, end - scale * start
+
+
+def history_data_scale(space, form, sigma):
+    """q in f = (x - q x0) / sigma: alpha for noise, one for velocity; None where f is x0 itself."""
+    if form == "data":
+        return None
+    return torch.ones_like(sigma) if form == "velocity" else alpha(space, sigma)
+
+
+class DiscreteTimes:
+    """The map between the discrete times of a VP model and sigma of the ve space.
+
+    sigma_t = sqrt((1 - abar_t) / abar_t) at whole times t = 0 .. T-1; between them log sigma is
+    linear in t, so the map is continuous, strictly increasing and has an exact inverse.
+    """
+
+    def __init__(self, alphas_cumprod):
+        abar = torch.as_tensor(alphas_cumprod, dtype=torch.float64).cpu()
+        ordered = abar.ndim == 1 and len(abar) > 1 and bool((abar[1:] < abar[:-1]).all())
+        if not (ordered and 0 < float(abar[-1]) and float(abar[0]) < 1):
+            raise TableError("alphas_cumprod must be a strictly decreasing list within (0, 1).")
+        self.log_sigmas = 0.5 * ((1 - abar).log() - abar.log())
+
+    @classmethod
+    def scaled_linear(cls, start=0.00085, end=0.012, steps=1000):
+        """Betas of Stable Diffusion: linear in their square roots."""
+        roots = torch.linspace(math.sqrt(start), math.sqrt(end), steps, dtype=torch.float64)
+        return cls((1 - roots**2).cumprod(0))
+
+    @classmethod
+    def linear(cls, start=1e-4, end=0.02, steps=1000):
+        """Betas of DDPM: linear."""
+        return cls((1 - torch.linspace(start, end, steps, dtype=torch.float64)).cumprod(0))
+
+    @property
+    def last(self):
+        """The largest time, T - 1."""
+        return len(self.log_sigmas) - 1
+
+    @property
+    def sigma_min(self):
+        return float(self.log_sigmas[0].exp())
+
+    @property
+    def sigma_max(self):
+        return float(self.log_sigmas[-1].exp())
+
+    def sigma(self, time):
+        """Sigma of times in [0, T-1]; times outside are clamped."""
+        logs = self.log_sigmas.to(time.device)
+        time = time.to(logs.dtype).clamp(0, self.last)
+        low = time.detach().floor().long().clamp(max=self.last - 1)
+        part = time - low
+        return ((1 - part) * logs[low] + part * logs[low + 1]).exp()
+
+    def time(self, sigma):
+        """Time of sigmas in [sigma_min, sigma_max]; sigmas outside are clamped."""
+        logs = self.log_sigmas.to(sigma.device)
+        log = sigma.to(logs.dtype).clamp(min=1e-300).log()
+        high = torch.searchsorted(logs, log.detach().contiguous()).clamp(1, self.last)
+        gap = logs[high] - logs[high - 1]
+        return (high - 1 + (log - logs[high - 1]) / gap).clamp(0, self.last)

@@ -1,0 +1,217 @@
+"""A solver is data: `SolverTable`, one solver at one NFE, and `SolverPack`, several NFEs of one model.
+
+A table holds what table:solver-types of the paper calls phi, and the times that go with it:
+    sigmas       [steps + 1]  nodes of the update, strictly decreasing; the last is the ending
+    call_sigmas  [nfe]        noise levels that the network is told (the paper's decoupled steps)
+    coefficients per family, with step i going from node i-1 to node i (rows count from 0 here):
+        lms  b [steps, order]             b[i, j] weighs f of call i - j
+        pc   b as lms, a [steps - 1, order + 1]   a[i, j] weighs f of call i + 1 - j in correcting
+                                          node i + 1; j = 0 is the evaluation at the predicted point
+        ss   b [steps, order]             b[i, j] weighs stage j of step i
+             a [steps, order, order]      a[i, j, l] weighs stage l in the point of stage j, l < j
+Weights that would reach before the first call, or past the last stage, must be zero.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from .errors import TableError
+from .spaces import check_form
+
+MAX_NFE = 1000
+MAX_ORDER = 64
+
+
+def _frozen(name, values, shape):
+    """A read-only float64 copy of `values`, checked to be finite and of the given shape."""
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TableError(f"{name} is not an array of numbers: {error}.") from None
+    if array.shape != shape:
+        raise TableError(f"{name} has shape {array.shape} where {shape} is needed.")
+    if not np.isfinite(array).all():
+        raise TableError(f"{name} contains a value that is not finite.")
+    array.setflags(write=False)
+    return array
+
+
+def _check_times(table):
+    """Nodes strictly decreasing, levels within the space, no network call at sigma = 0."""
+    sigmas, calls = table.sigmas, table.call_sigmas
+    if not (np.diff(sigmas) < 0).all():
+        raise TableError("sigmas must be strictly decreasing.")
+    if sigmas[-1] < 0:
+        raise TableError("sigmas must not be negative.")
+    if not (calls > 0).all():
+        raise TableError("call_sigmas must be positive: a model cannot be called at sigma 0.")
+    if table.space == "flow" and max(sigmas[0], calls.max()) > 1:
+        raise TableError("a flow model's sigmas must not exceed 1.")
+    if table.form == "noise" and table.space == "flow" and sigmas[0] == 1:
+        raise TableError("the noise form cannot start a flow model at sigma 1: use velocity or data.")
+
+
+def _check_lms(table):
+    """One call a step; no weight on a call before the first."""
+    steps, order = table.steps, table.order
+    if table.nfe != steps:
+        raise TableError(f"a multistep table of {steps} steps needs {steps} calls, not {table.nfe}.")
+    reach = np.arange(order)[None, :] > np.arange(steps)[:, None]
+    if table.coefficients["b"][reach].any():
+        raise TableError("b weighs an evaluation before the first call.")
+
+
+def _check_pc(table):
+    """As lms; the corrector of node i + 1 sees calls 0 .. i + 1."""
+    _check_lms(table)
+    reach = np.arange(table.order + 1)[None, :] > np.arange(1, table.steps)[:, None]
+    if table.coefficients["a"][reach].any():
+        raise TableError("a weighs an evaluation before the first call.")
+
+
+def _check_ss(table):
+    """`order` calls a step, the last step may have fewer; a strictly lower triangular."""
+    steps, order, nfe = table.steps, table.order, table.nfe
+    if not order * (steps - 1) < nfe <= order * steps:
+        raise TableError(
+            f"a single-step table of order {order} and {steps} steps cannot have {nfe} calls."
+        )
+    a, b, last = table.coefficients["a"], table.coefficients["b"], nfe - order * (steps - 1)
+    if (a * np.triu(np.ones((order, order)))).any():
+        raise TableError("a must be strictly lower triangular: a stage sees only earlier ones.")
+    if a[-1, last:].any() or b[-1, last:].any():
+        raise TableError("the last step weighs a stage that it does not have.")
+
+
+def _shapes(family, steps, order):
+    """Shapes of a family's coefficient arrays."""
+    return {
+        "lms": {"b": (steps, order)},
+        "pc": {"b": (steps, order), "a": (steps - 1, order + 1)},
+        "ss": {"b": (steps, order), "a": (steps, order, order)},
+    }[family]
+
+
+_CHECKS = {"lms": _check_lms, "pc": _check_pc, "ss": _check_ss}
+FAMILIES = tuple(_CHECKS)
+
+
+@dataclass(frozen=True, eq=False)
+class SolverTable:
+    """One solver at one NFE; frozen, validated on construction, float64, hashed by content."""
+
+    family: str
+    order: int
+    form: str
+    space: str
+    sigmas: np.ndarray
+    call_sigmas: np.ndarray
+    coefficients: Mapping = field(repr=False)
+
+    def __post_init__(self):
+        if self.family not in FAMILIES:
+            raise TableError(
+                f"Unknown family '{self.family}': choose one of {', '.join(FAMILIES)}."
+            )
+        check_form(self.form, self.space)
+        if not (type(self.order) is int and 1 <= self.order <= MAX_ORDER):
+            raise TableError(f"order must be a whole number from 1 to {MAX_ORDER}.")
+        points, calls = np.shape(self.sigmas), np.shape(self.call_sigmas)
+        if len(points) != 1 or len(calls) != 1 or points[0] < 2 or not 1 <= calls[0] <= MAX_NFE:
+            raise TableError(f"a table needs 2 or more nodes and 1 to {MAX_NFE} calls.")
+        shapes = _shapes(self.family, points[0] - 1, self.order)
+        if set(self.coefficients) != set(shapes):
+            raise TableError(f"a {self.family} table holds exactly {', '.join(sorted(shapes))}.")
+        put = object.__setattr__
+        put(self, "sigmas", _frozen("sigmas", self.sigmas, points))
+        put(self, "call_sigmas", _frozen("call_sigmas", self.call_sigmas, calls))
+        arrays = {k: _frozen(k, self.coefficients[k], shapes[k]) for k in sorted(shapes)}
+        put(self, "coefficients", MappingProxyType(arrays))
+        _check_times(self)
+        _CHECKS[self.family](self)
+        put(self, "digest", self._digest())
+
+    def _digest(self):
+        """SHA-256 over everything that the table says."""
+        text = f"{self.family}/{self.order}/{self.form}/{self.space}/{self.arrays.keys()}"
+        parts = [text.encode(), *(a.tobytes() for a in self.arrays.values())]
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+    @property
+    def arrays(self):
+        """All arrays by name: sigmas, call_sigmas, then the coefficients."""
+        return {"sigmas": self.sigmas, "call_sigmas": self.call_sigmas, **self.coefficients}
+
+    @property
+    def nfe(self):
+        """Model calls that a full run makes."""
+        return len(self.call_sigmas)
+
+    @property
+    def steps(self):
+        return len(self.sigmas) - 1
+
+    @property
+    def ending(self):
+        """The last node: 0, or the smallest sigma that the run stops at."""
+        return float(self.sigmas[-1])
+
+    def replace(self, **arrays):
+        """The same solver with some of its arrays replaced, validated again."""
+        merged = {**self.arrays, **arrays}
+        sigmas, calls = merged.pop("sigmas"), merged.pop("call_sigmas")
+        return SolverTable(
+            self.family, self.order, self.form, self.space, sigmas, calls, merged
+        )
+
+    def __eq__(self, other):
+        return isinstance(other, SolverTable) and self.digest == other.digest
+
+    def __hash__(self):
+        return hash(self.digest)
+
+
+@dataclass(frozen=True)
+class SolverPack:
+    """The tables of several NFEs of one model, and what is known about them.
+
+    `pack[5]` is the table of 5 model calls. `metadata` is a JSON-able mapping (see solver_file).
+    """
+
+    tables: Mapping
+    metadata: Mapping = field(default_factory=dict)
+
+    def __post_init__(self):
+        tables = dict(sorted(self.tables.items()))
+        if not tables:
+            raise TableError("a pack needs at least one table.")
+        for nfe, table in tables.items():
+            if not isinstance(table, SolverTable) or nfe != table.nfe:
+                raise TableError(f"entry {nfe} of the pack is not a table of {nfe} calls.")
+        if len({table.space for table in tables.values()}) > 1:
+            raise TableError("all tables of a pack must be of one space.")
+        object.__setattr__(self, "tables", MappingProxyType(tables))
+        object.__setattr__(self, "metadata", MappingProxyType(dict(self.metadata)))
+
+    @classmethod
+    def of(cls, *tables, metadata=None):
+        """A pack of tables, each under its own NFE."""
+        return cls({table.nfe: table for table in tables}, metadata or {})
+
+    @property
+    def nfes(self):
+        return tuple(self.tables)
+
+    @property
+    def space(self):
+        return next(iter(self.tables.values())).space
+
+    def __getitem__(self, nfe):
+        if nfe not in self.tables:
+            held = ", ".join(map(str, self.nfes))
+            raise TableError(f"this solver has no table for {nfe} steps: choose one of {held}.")
+        return self.tables[nfe]
