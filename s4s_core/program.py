@@ -1,11 +1,10 @@
-"""What every table is lowered to: per model call, two linear updates.
+"""What every table is lowered to: one linear move after each model call.
 
 Call n evaluates the network at `point`; then
-    state <- states[n](state, history)      None: unchanged
-    point <- points[n](state, history)      None: point = state
-where an update is scale * state + sum_j weights[j] * history[j], newest first. Multistep methods
-only move the state; stages of single-step methods and predictors only move the point; a corrector
-moves the state with the evaluation just made. The result is the last point.
+    point <- scale * state + sum_j weights[j] * history[j]     (history newest first)
+and, unless the point is only a stage of a single-step method, state <- point. The result is the
+last point. A corrector needs no state of its own: what it adds to the predicted point is folded
+into the move that follows (families.pc).
 
 History entries are g = x - q x0 (or x0 itself where `data_scales` is None): the division by the
 call's sigma that makes f of it is folded into the weights, which saves a pass over the tensor.
@@ -21,54 +20,50 @@ import torch
 from .spaces import history_data_scale
 
 
-class Update(NamedTuple):
-    """scale * state + sum_j weights[..., j] * history[j]."""
+class Move(NamedTuple):
+    """scale * state + sum_j weights[..., j] * history[j]; `accept` makes it the new state."""
 
     scale: object
     weights: object
+    accept: bool = True
 
     @property
     def reach(self):
-        """How many history entries the update weighs."""
+        """How many history entries the move weighs."""
         return len(self.weights) if isinstance(self.weights, tuple) else self.weights.shape[-1]
 
     def floats(self):
-        return Update(float(self.scale), tuple(self.weights.tolist()))
+        return Move(float(self.scale), tuple(self.weights.tolist()), self.accept)
 
 
 @dataclass(frozen=True)
 class Program:
-    """A lowered table: `sigmas` [..., nfe] of the calls, data scales, and the updates per call.
+    """A lowered table: `sigmas` [..., nfe] of the calls, their data scales, and a move per call.
 
-    `depth` is how many evaluations the updates reach back at most.
+    `depth` is how many evaluations the moves reach back at most.
     """
 
     sigmas: torch.Tensor
     data_scales: object
-    states: tuple
-    points: tuple
+    moves: tuple
     depth: int
 
     @property
     def nfe(self):
-        return len(self.states)
+        return len(self.moves)
 
     def floats(self):
         """The same program with plain floats: nothing in the loop touches a device to read it."""
-        scales = self.data_scales
-        return replace(
-            self,
-            data_scales=None if scales is None else scales.tolist(),
-            states=tuple(u and u.floats() for u in self.states),
-            points=tuple(u and u.floats() for u in self.points),
-        )
+        scales = None if self.data_scales is None else self.data_scales.tolist()
+        moves = tuple(move.floats() for move in self.moves)
+        return replace(self, data_scales=scales, moves=moves)
 
 
 def fold_sigmas(form, weights, calls, first=0):
     """Divide weights [..., rows, k] of f by the sigma of the call each one reaches.
 
     Row r belongs to call first + r, column j to call first + r - j; columns that reach before the
-    first call hold zeros and stay so. Data histories hold x0 itself and are returned as they are.
+    first call hold zeros and stay so. Data histories hold x0 itself: their weights stay as they are.
     """
     if form == "data":
         return weights
@@ -77,15 +72,15 @@ def fold_sigmas(form, weights, calls, first=0):
     return weights / calls[..., index]
 
 
-def program(space, form, calls, states, points):
+def program(space, form, calls, moves):
     """Assemble a Program; the data scales follow from the space and the form."""
-    scales = history_data_scale(space, form, calls)
-    depth = max(update.reach for update in [*states, *points] if update is not None)
-    return Program(calls, scales, tuple(states), tuple(points), depth)
+    depth = max(move.reach for move in moves)
+    return Program(calls, history_data_scale(space, form, calls), tuple(moves), depth)
 
 
-def rows(scale, weights, first=0):
-    """Updates from scales [..., rows] and weights [..., rows, k], cut to the calls that exist."""
-    count = weights.shape[-2]
-    reach = [min(first + r + 1, weights.shape[-1]) for r in range(count)]
-    return [Update(scale[..., r], weights[..., r, : reach[r]]) for r in range(count)]
+def multistep(space, form, calls, scale, weights):
+    """The Program of scales [..., N] and weights of f [..., N, k], one accepted move per call."""
+    weights = fold_sigmas(form, weights, calls)
+    reach = [min(n + 1, weights.shape[-1]) for n in range(weights.shape[-2])]
+    moves = [Move(scale[..., n], weights[..., n, :m]) for n, m in enumerate(reach)]
+    return program(space, form, calls, moves)

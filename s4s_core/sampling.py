@@ -47,14 +47,14 @@ def _spread(weight, x):
     return weight.to(x).reshape(weight.shape + (1,) * (x.ndim - weight.ndim))
 
 
-def _combine(update, state, history):
+def _combine(move, state, history):
     """scale * state + sum_j weights[j] * history[j]."""
-    scale, weights = update
-    history = history[: update.reach]
+    scale, weights, history = move.scale, move.weights, history[: move.reach]
     if isinstance(scale, float):
-        out = state if scale == 1 else state * scale
-        for weight, entry in zip(weights, history, strict=True):
-            out = torch.add(out, entry, alpha=weight)
+        first, *rest = zip(weights, history, strict=True)
+        out = torch.add(state if scale == 1 else state * scale, first[1], alpha=first[0])
+        for weight, entry in rest:
+            out.add_(entry, alpha=weight)
         return out
     out = _spread(scale, state) * state
     for weight, entry in zip(weights.unbind(-1), history, strict=True):
@@ -89,14 +89,11 @@ def evaluate(program, call, cursor, denoise, sigma):
     return cursor._replace(history=(entry, *cursor.history)[: program.depth]), x0
 
 
-def update(program, call, cursor):
-    """The cursor after the linear updates that follow model call `call`."""
-    move, aim = program.states[call], program.points[call]
-    state = cursor.state
-    if move is not None:
-        state = _combine(move, state, cursor.history)
-    point = state if aim is None else _combine(aim, state, cursor.history)
-    return Cursor(state, point, cursor.history)
+def advance(program, call, cursor):
+    """The cursor after the move that follows model call `call`."""
+    move = program.moves[call]
+    point = _combine(move, cursor.state, cursor.history)
+    return cursor._replace(point=point, state=point if move.accept else cursor.state)
 
 
 def call_sigmas(program, x):
@@ -120,7 +117,7 @@ def run(program, denoise, cursor, first=0, callback=None):
         cursor, x0 = evaluate(program, call, cursor, denoise, sigmas[call])
         if callback is not None:
             callback(Progress(call - first, program.nfe - first, sigmas[call], cursor.point, x0))
-        cursor = update(program, call, cursor)
+        cursor = advance(program, call, cursor)
     return cursor
 
 

@@ -62,10 +62,9 @@ def clip_ends(space, sigmas):
     that the result stays decreasing. Regular nodes come back unchanged, gradients included.
     """
     nodes = list(sigmas.unbind())
-    if space == "flow" and float(nodes[0]) > 1 - CLIP:
-        inner = float(nodes[1]) if len(nodes) > 1 else 0.0
-        nodes[0] = nodes[0].new_tensor(max(1 - CLIP, (1 + inner) / 2))
-    if float(nodes[-1]) == 0:
+    if space == "flow" and nodes[0].item() > 1 - CLIP:
+        nodes[0] = nodes[0].new_tensor(max(1 - CLIP, (1 + nodes[1].item()) / 2))
+    if nodes[-1].item() == 0:
         nodes[-1] = torch.minimum(nodes[0].detach() * CLIP, nodes[-2] / 2)
     return torch.stack(nodes)
 

@@ -13,6 +13,7 @@ Weights that would reach before the first call, or past the last stage, must be 
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -24,6 +25,11 @@ from .spaces import check_form
 
 MAX_NFE = 1000
 MAX_ORDER = 64
+
+
+def canonical_json(value):
+    """The one JSON text of a value: sorted keys, no spaces, ASCII, finite numbers only."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _frozen(name, values, shape):
@@ -137,9 +143,10 @@ class SolverTable:
 
     def _digest(self):
         """SHA-256 over everything that the table says."""
-        text = f"{self.family}/{self.order}/{self.form}/{self.space}/{self.arrays.keys()}"
-        parts = [text.encode(), *(a.tobytes() for a in self.arrays.values())]
-        return hashlib.sha256(b"\0".join(parts)).hexdigest()
+        digest = hashlib.sha256(f"{self.family} {self.order} {self.form} {self.space}".encode())
+        for name, array in self.arrays.items():
+            digest.update(f" {name} {array.shape} ".encode() + array.astype("<f8").tobytes())
+        return digest.hexdigest()
 
     @property
     def arrays(self):
@@ -201,6 +208,13 @@ class SolverPack:
     def of(cls, *tables, metadata=None):
         """A pack of tables, each under its own NFE."""
         return cls({table.nfe: table for table in tables}, metadata or {})
+
+    @property
+    def digest(self):
+        """SHA-256 over the tables and the metadata: the identity of a solver file's contents."""
+        tables = {str(nfe): table.digest for nfe, table in self.tables.items()}
+        text = canonical_json({"tables": tables, "about": dict(self.metadata)})
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def nfes(self):

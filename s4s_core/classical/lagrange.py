@@ -23,7 +23,7 @@ def phi(k, z):
 
     A series near zero; elsewhere phi_{k+1} = (phi_k - 1/k!) / z from phi_0 = e^z.
     """
-    if abs(float(z)) < _SERIES_BELOW:
+    if abs(z.item()) < _SERIES_BELOW:
         total = torch.zeros_like(z)
         for n in reversed(range(_SERIES_TERMS)):
             total = total * z + 1 / math.factorial(n + k)
@@ -56,7 +56,7 @@ class Grid:
 
     def __init__(self, space, form, sigmas, exponential):
         self.exponential = exponential
-        self.singular_end = exponential and float(sigmas[-1]) == 0
+        self.singular_end = exponential and sigmas[-1].item() == 0
         self.sign = 1 if form == "noise" else -1
         if exponential:
             self.at = log_snr(space, clip_ends(space, sigmas))

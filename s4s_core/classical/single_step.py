@@ -39,7 +39,7 @@ def dpm_solver(sigmas, space, order=2, form=None):
         inner = [sigma_of_log_snr(space, lam[step] + r * h) for r in _STAGES[order][1:]]
         calls += [sigmas[step], *inner]
         stage, final = _stage_weights(order, h if form == "noise" else -h)
-        if float(sigmas[step + 1]) == 0:
+        if sigmas[step + 1].item() == 0:
             final = torch.eye(order, dtype=sigmas.dtype)[-1]
         a.append(stage)
         b.append(final)
@@ -57,7 +57,7 @@ def heun(sigmas, space, order=2):
     calls = torch.stack([sigmas[:-1], sigmas[1:]], dim=1).flatten()
     b = sigmas.new_full((steps, 2), 0.5)
     a = sigmas.new_tensor([[0, 0], [1, 0]]).repeat(steps, 1, 1)
-    if float(sigmas[-1]) == 0:
+    if sigmas[-1].item() == 0:
         calls, b[-1], a[-1] = calls[:-1], sigmas.new_tensor([1, 0]), 0
     arrays = {"sigmas": sigmas, "call_sigmas": calls, "a": a, "b": b}
     return Recipe("ss", 2, default_form(space), space, arrays)

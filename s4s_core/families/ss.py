@@ -4,31 +4,27 @@ Stage j > 0 of a step sits at its own call sigma s: u = A(s) x + B(s) sum_l a_{j
 paper's printed row, x + sum a kappa, omits the rescaling.) The last step may have fewer stages.
 """
 
-from ..program import Update, fold_sigmas, program
+from ..program import Move, fold_sigmas, program
 from ..spaces import step_factors
-
-
-def _newest_first(form, weights, calls, call):
-    """Weights [..., m] of a step's first m stages, in order, as history weights at call `call`."""
-    return fold_sigmas(form, weights.flip(-1).unsqueeze(-2), calls, first=call).squeeze(-2)
 
 
 def lower(space, form, sigmas, call_sigmas, b, a):
     steps, order, nfe = b.shape[-2], b.shape[-1], call_sigmas.shape[-1]
-    states, points = [], []
+
+    def move(start, target, weights, call, accept):
+        """From `start` to `target` with weights [..., m] of the step's first m stages, in order."""
+        scale, factor = step_factors(space, form, start, target)
+        newest_first = (factor.unsqueeze(-1) * weights).flip(-1).unsqueeze(-2)
+        folded = fold_sigmas(form, newest_first, call_sigmas, first=call)
+        return Move(scale, folded.squeeze(-2), accept)
+
+    moves = []
     for step in range(steps):
-        start, end = sigmas[..., step], sigmas[..., step + 1]
-        first = step * order
+        start, first = sigmas[..., step], step * order
         stages = min(order, nfe - first)
         for stage in range(1, stages):
-            target = call_sigmas[..., first + stage]
-            scale, factor = step_factors(space, form, start, target)
-            weights = factor.unsqueeze(-1) * a[..., step, stage, :stage]
-            call = first + stage - 1
-            states.append(None)
-            points.append(Update(scale, _newest_first(form, weights, call_sigmas, call)))
-        scale, factor = step_factors(space, form, start, end)
-        weights = factor.unsqueeze(-1) * b[..., step, :stages]
-        states.append(Update(scale, _newest_first(form, weights, call_sigmas, first + stages - 1)))
-        points.append(None)
-    return program(space, form, call_sigmas, states, points)
+            target, weights = call_sigmas[..., first + stage], a[..., step, stage, :stage]
+            moves.append(move(start, target, weights, first + stage - 1, accept=False))
+        weights = b[..., step, :stages]
+        moves.append(move(start, sigmas[..., step + 1], weights, first + stages - 1, accept=True))
+    return program(space, form, call_sigmas, moves)

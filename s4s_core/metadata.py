@@ -1,0 +1,83 @@
+"""What a solver file says about itself, and the ModelSpec keys that file browsers read.
+
+All keys of the metadata are optional, and unknown keys are kept:
+    name, author, licence, notes   text
+    model           {name, hash, architecture, prediction}   what it was trained for
+    cfg             [lowest, highest]             guidance scales it was trained for
+    resolution      [width, height]               in pixels
+    teacher         {solver, schedule, nfe, ...}
+    training        {method, loss, seed, calls, ...}   cost in model calls, never in seconds
+    scores          {nfe: {solver, teacher error and each classical solver's, ...}}
+    thumbnail       data URI of a small picture
+"""
+
+import hashlib
+import re
+
+_TEXT = ("name", "author", "licence", "notes", "thumbnail")
+_OBJECTS = ("model", "teacher", "training", "scores")
+_MAX_TEXT = 100_000
+_MAX_DEPTH = 8
+_THUMBNAIL = re.compile(r"data:image/(jpeg|png|webp);base64,[A-Za-z0-9+/]+={0,2}")
+
+
+def _check_json(value, depth=0):
+    """Plain JSON of bounded depth, with text keys and finite numbers; ValueError otherwise."""
+    if depth > _MAX_DEPTH:
+        raise ValueError("its metadata is nested too deeply")
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise ValueError("its metadata has a key that is not text")
+        for item in value.values():
+            _check_json(item, depth + 1)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_json(item, depth + 1)
+    elif isinstance(value, str):
+        if len(value) > _MAX_TEXT:
+            raise ValueError("its metadata contains an overlong text")
+        value.encode("utf-8")
+    elif isinstance(value, float):
+        if value != value or abs(value) == float("inf"):
+            raise ValueError("its metadata contains a number that is not finite")
+    elif value is not None and not isinstance(value, bool | int):
+        raise ValueError(f"its metadata contains a {type(value).__name__}")
+
+
+def check_metadata(about):
+    """ValueError unless `about` is plain JSON whose known keys have the right types."""
+    about = dict(about)
+    _check_json(about)
+    for key in _TEXT:
+        if not isinstance(about.get(key, ""), str):
+            raise ValueError(f"its metadata '{key}' is not text")
+    for key in _OBJECTS:
+        if not isinstance(about.get(key, {}), dict):
+            raise ValueError(f"its metadata '{key}' is not an object")
+    for key in ("cfg", "resolution"):
+        pair = about.get(key, [1, 1])
+        good = isinstance(pair, list | tuple) and len(pair) == 2
+        if not good or not all(type(v) in (int, float) and 0 <= v < 1e6 for v in pair):
+            raise ValueError(f"its metadata '{key}' is not a pair of numbers")
+    if "thumbnail" in about and not _THUMBNAIL.fullmatch(about["thumbnail"]):
+        raise ValueError("its thumbnail is not a data URI of a picture")
+
+
+def modelspec(pack, data):
+    """ModelSpec 1.0.1 metadata of a pack; `data` are the bytes of all tensors."""
+    about, steps = pack.metadata, ", ".join(map(str, pack.nfes))
+    model = about.get("model", {})
+    keys = {
+        "sai_model_spec": "1.0.1",
+        "architecture": f"{model.get('architecture', 'diffusion')}/solver",
+        "implementation": "s4s",
+        "title": about.get("name", "S4S solver"),
+        "usage_hint": f"Sampler s4s, scheduler s4s, steps {steps}.",
+        "hash_sha256": "0x" + hashlib.sha256(data).hexdigest(),
+        "license": about.get("licence"),
+        "author": about.get("author"),
+        "thumbnail": about.get("thumbnail"),
+        "prediction_type": model.get("prediction"),
+        "resolution": "x".join(str(int(v)) for v in about.get("resolution", [])),
+    }
+    return {f"modelspec.{k}": str(v) for k, v in keys.items() if v}

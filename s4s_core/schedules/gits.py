@@ -1,0 +1,96 @@
+"""GITS (Chen et al.): nodes by dynamic programming over the cost of single Euler steps.
+
+A fine teacher trajectory is recorded once; cost[i, j] is what one Euler step from node i to node j
+of the fine grid does wrong. One cost matrix serves every number of steps.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from ..classical import classical_table
+from ..errors import TableError
+from ..sampling import sample
+from .closed import edm, uniform
+
+METRICS = ("dev", "l1", "l2")
+
+
+class Costs(NamedTuple):
+    """Cost of stepping from grid node i to grid node j > i, and the grid's sigmas."""
+
+    grid: torch.Tensor
+    matrix: torch.Tensor
+
+
+def _trajectory(model, grid, x, cond):
+    """States at the grid's nodes and the slopes (x - x0) / sigma at all but the last."""
+    table = classical_table("ipndm", grid, order=3, space=model.space)
+    states, slopes = [], []
+
+    def record(progress):
+        states.append(progress.x)
+        slopes.append((progress.x - progress.denoised) / progress.sigma[0])
+
+    states.append(sample(model.denoise, x, table, cond, record))
+    return torch.stack(states).flatten(2), torch.stack(slopes).flatten(2)
+
+
+def _chord_distance(points, start, end):
+    """Distance of points [..., batch, d] from the line through start and end."""
+    axis = torch.nn.functional.normalize(start - end, dim=-1)
+    offset = points - end
+    return (offset - (offset * axis).sum(-1, keepdim=True) * axis).norm(dim=-1)
+
+
+def _row(states, slopes, grid, i, metric):
+    """Mean cost of one Euler step from node i to every later node."""
+    step = (grid[i + 1 :] - grid[i]).to(states).reshape(-1, 1, 1)
+    guess, truth = states[i] + step * slopes[i], states[i + 1 :]
+    if metric == "dev":
+        ends = states[0], states[-1]
+        return (_chord_distance(guess, *ends) - _chord_distance(truth, *ends)).abs().mean(1)
+    gap = guess - truth
+    return gap.abs().mean((1, 2)) if metric == "l1" else gap.square().mean(2).sqrt().mean(1)
+
+
+def gits_costs(model, low=None, points=61, samples=256, batch=32, metric="dev", seed=0):
+    """Measure the cost matrix with `samples` teacher trajectories of `points` - 1 calls each."""
+    if metric not in METRICS:
+        raise TableError(f"Unknown metric '{metric}': choose one of {', '.join(METRICS)}.")
+    place = uniform if model.space == "flow" else edm
+    grid = place(points - 1, model, low or model.sigma_min, model.sigma_max)
+    generator = torch.Generator().manual_seed(seed)
+    total, done = torch.zeros(points, points, dtype=torch.float64), 0
+    while done < samples:
+        count = min(batch, samples - done)
+        x = torch.randn(count, *model.shape, generator=generator) * float(grid[0])
+        states, slopes = _trajectory(model, grid, x, model.conditions(count, generator))
+        for i in range(points - 1):
+            total[i, i + 1 :] += count * _row(states, slopes, grid, i, metric).double().cpu()
+        done += count
+    back = torch.ones(points, points).tril().bool()
+    return Costs(grid, (total / samples).masked_fill(back, float("inf")))
+
+
+def shortest_path(matrix, n, gamma):
+    """Indices of the n-step path 0 .. last that minimises V_k(j) = min_i cost_ji + gamma V_{k-1}(i)."""
+    last = len(matrix) - 1
+    value = torch.full((last + 1,), float("inf"), dtype=matrix.dtype)
+    value[last] = 0
+    choices = []
+    for _ in range(n):
+        value, best = (matrix + gamma * value).min(1)
+        choices.append(best)
+    path = [0]
+    for best in reversed(choices):
+        path.append(int(best[path[-1]]))
+    return path
+
+
+def gits(n, model, low, high, costs=None, gamma=1.15):
+    """Nodes for n steps; pass `costs` from `gits_costs` to reuse the measured matrix."""
+    costs = costs or gits_costs(model, low)
+    if n > len(costs.grid) - 1:
+        raise TableError(f"gits can place at most {len(costs.grid) - 1} steps on its grid.")
+    return costs.grid[shortest_path(costs.matrix, n, gamma)]

@@ -1,0 +1,1 @@
+"""Benchmarks: each module has `measure(args) -> Report`."""
