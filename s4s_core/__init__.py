@@ -13,6 +13,7 @@ _HOMES = {
     "SolverPack": "table",
     "SolverTable": "table",
     "classical_table": "classical",
+    "fit": "training.fit",
     "load_solver": "solver_file",
     "sample": "sampling",
     "save_solver": "solver_file",

@@ -1,7 +1,8 @@
 """Writes that either happen whole or not at all."""
 
 import os
-import tempfile
+import secrets
+from contextlib import suppress
 from pathlib import Path
 
 PREFIX = ".s4s-"
@@ -15,41 +16,38 @@ def write_atomic(path, data):
     folder) raises OSError and leaves neither a changed file nor a temporary one.
     """
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(prefix=PREFIX, suffix=SUFFIX, dir=path.parent)
+    temporary = path.parent / f"{PREFIX}{secrets.token_hex(8)}{SUFFIX}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    handle = os.open(temporary, flags, 0o666)  # the umask applies, as to any new file
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, _mode(path))
+        with suppress(OSError):  # a new file keeps the default; some file systems have no modes
+            os.chmod(temporary, path.stat().st_mode & 0o777)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
 
 
-def _mode(path):
-    """The permissions of the file that is replaced, or those of an ordinary new file."""
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
-
-
 def _sync_folder(folder):
-    """Make a rename durable; Windows cannot open folders and does not need to."""
-    if os.name == "nt":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """Make a rename durable where folders can be synced: Windows and some file systems cannot.
+
+    The new file is in place by now, so a failure here is no reason to report it as not written.
+    """
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def sweep(folder):
     """Remove temporaries that a killed process left behind in `folder`."""
     for orphan in Path(folder).glob(f"{PREFIX}*{SUFFIX}"):
-        orphan.unlink(missing_ok=True)
+        with suppress(OSError):  # what cannot be removed does no harm
+            orphan.unlink()

@@ -15,3 +15,19 @@ class SolverFileError(S4SError):
 
 class ModelError(S4SError):
     """A model broke the contract `denoise(x, sigma) -> x0`."""
+
+
+class ObjectiveError(S4SError):
+    """A training objective cannot be used as asked."""
+
+
+class TrainingError(S4SError):
+    """Training cannot start or go on as asked."""
+
+
+class TrainingCancelled(TrainingError):
+    """Training was stopped on request; its saved state can be resumed."""
+
+
+class TrainingDiverged(TrainingError):
+    """The loss became NaN or infinite again and again; the message names the last good table."""

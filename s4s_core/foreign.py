@@ -10,9 +10,16 @@ from .table import SolverTable
 DOMAINS = ("sigma", "logsnr", "time")
 
 
+def _floats(values):
+    try:
+        return [float(value) for value in values]
+    except (TypeError, ValueError):
+        raise TableError("times and weights must be lists of numbers.") from None
+
+
 def _to_sigma(values, domain, space, times):
     """Published times as sigmas; a log-SNR of infinity is sigma 0."""
-    values = torch.tensor([float(v) for v in values], dtype=torch.float64)
+    values = torch.tensor(_floats(values), dtype=torch.float64)
     if domain == "sigma":
         return values
     if domain == "logsnr":
@@ -40,10 +47,11 @@ def table_from_lists(
     calls = sigmas[:-1] if call_nodes is None else _to_sigma(call_nodes, domain, space, times)
     if len(weights) != len(sigmas) - 1:
         raise TableError(f"{len(sigmas) - 1} steps need as many lists of weights, not {len(weights)}.")
-    order = max(len(row) for row in weights)
+    weights = [_floats(row) for row in weights]
+    order = max(map(len, weights), default=0)
     b = np.zeros((len(weights), order))
     for row, given in zip(b, weights, strict=True):
-        row[: len(given)] = given if newest_first else list(given)[::-1]
+        row[: len(given)] = given if newest_first else given[::-1]
     if absolute:
         factor = step_factors(space, form, sigmas[:-1], sigmas[1:])[1]
         b /= factor.numpy()[:, None]

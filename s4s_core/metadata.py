@@ -26,9 +26,10 @@ def _check_json(value, depth=0):
     if depth > _MAX_DEPTH:
         raise ValueError("its metadata is nested too deeply")
     if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
-            raise ValueError("its metadata has a key that is not text")
-        for item in value.values():
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueError("its metadata has a key that is not text")
+            _check_json(key, depth)
             _check_json(item, depth + 1)
     elif isinstance(value, list | tuple):
         for item in value:
@@ -66,7 +67,7 @@ def check_metadata(about):
 def modelspec(pack, data):
     """ModelSpec 1.0.1 metadata of a pack; `data` are the bytes of all tensors."""
     about, steps = pack.metadata, ", ".join(map(str, pack.nfes))
-    model = about.get("model", {})
+    model = {k: v for k, v in about.get("model", {}).items() if isinstance(v, str)}
     keys = {
         "sai_model_spec": "1.0.1",
         "architecture": f"{model.get('architecture', 'diffusion')}/solver",

@@ -1,5 +1,7 @@
 """A Gaussian mixture with its exact denoiser: the analytic model of the tests and first runs."""
 
+import math
+
 import torch
 
 from .spaces import alpha, check_space
@@ -24,10 +26,20 @@ class GaussianMixture:
         self.log_weights = (weights / weights.sum()).log()
 
     @classmethod
-    def random(cls, components, shape, seed=0, spread=1.0, scale=0.1, space="ve", **options):
-        """Components drawn from a seeded normal distribution, in float64."""
+    def random(cls, components, shape, seed=0, spread=1.0, scale=0.1, space="ve", rank=None,
+               **options):
+        """Components drawn from a seeded normal distribution, in float64.
+
+        With a `rank`, the means lie in a random subspace of that dimension: components overlap and
+        the denoiser is smooth even in many dimensions, as it is for pictures.
+        """
         generator = torch.Generator().manual_seed(seed)
-        means = spread * torch.randn(components, *shape, generator=generator, dtype=torch.float64)
+        size = math.prod(shape)
+        means = torch.randn(components, rank or size, generator=generator, dtype=torch.float64)
+        if rank is not None:
+            basis = torch.randn(size, rank, generator=generator, dtype=torch.float64)
+            means = means @ torch.linalg.qr(basis)[0].T
+        means = spread * means.reshape(components, *shape)
         draws = torch.rand(components, generator=generator, dtype=torch.float64)
         if space == "flow":
             options = {"sigma_min": 0.001, "sigma_max": 1.0, **options}

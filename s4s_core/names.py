@@ -31,6 +31,8 @@ SCHEDULES = {
     "ays": "schedules.ays:ays",
 }
 
+METHODS = ("gauss-newton", "s4s", "s4s-alt", "joint", "ld3")
+
 
 def resolve(registry, kind, name, error):
     """The function behind a registered name; `error` is raised, naming the valid ones, if none."""

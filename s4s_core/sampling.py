@@ -137,6 +137,6 @@ def sample(denoise, x, table, cond=None, callback=None, *, start=0, keep=None):
     x = x.to(work)
     out = run(compiled(table, start), model, Cursor(x, x), callback=callback).point.to(dtype)
     if keep is not None:
-        mask, original = keep
-        out = torch.where(mask == 0, original.to(out), out * mask + original.to(out) * (1 - mask))
+        mask, original = (part.to(out) for part in keep)
+        out = torch.where(mask == 0, original, out * mask + original * (1 - mask))
     return out

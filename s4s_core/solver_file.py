@@ -24,6 +24,7 @@ MAX_FILE = 1 << 20
 MAX_HEADER = 256 << 10
 _NAME = re.compile(r"nfe([1-9][0-9]{0,3})/([a-z_]{1,16})")
 _DESCRIBED = ("family", "order", "form")
+_LONGEST_FAULT = 300
 
 
 def _tensors(pack):
@@ -80,8 +81,18 @@ def save_solver(path, pack):
     data = dump_solver(pack)
     try:
         write_atomic(path, data)
-    except OSError as error:
-        raise SolverFileError(f"{path}: cannot be written: {error.strerror or error}.") from error
+    except (OSError, ValueError) as error:
+        raise _fault(path, "cannot be written", error) from error
+
+
+def _fault(path, what, error):
+    """One line about a file and what is wrong with it; both may hold a stranger's text."""
+    reason = str(getattr(error, "strerror", None) or error).rstrip(".")
+    if len(reason) > _LONGEST_FAULT:
+        reason = reason[:_LONGEST_FAULT] + "..."
+    line = f"{path}: {what}: {reason}."
+    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    return SolverFileError(line)
 
 
 def _unique(pairs):
@@ -102,6 +113,8 @@ def strict_json(text):
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except RecursionError:
         raise ValueError("its header is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"its header is not valid JSON: {error}") from None
 
 
 def _header(data):
@@ -155,7 +168,8 @@ def _table(nfe, arrays, described, space):
         raise ValueError(f"its tensors of NFE {nfe} are incomplete")
     times = [arrays.pop("sigmas"), arrays.pop("call_sigmas")]
     fields = [described[key] for key in _DESCRIBED]
-    if [type(f) for f in fields] != [str, int, str]:
+    types = [type(field) for field in (*fields, described["ending"])]
+    if types[:3] != [str, int, str] or types[3] not in (int, float):
         raise ValueError(f"its description of NFE {nfe} has a wrong type")
     table = SolverTable(*fields, space, *times, arrays)
     if table.nfe != nfe or table.ending != described["ending"]:
@@ -185,14 +199,14 @@ def load_solver(path):
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE + 1)
-    except OSError as error:
-        raise SolverFileError(f"{path}: cannot be read: {error.strerror or error}.") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise _fault(path, "cannot be read", error) from error
     if len(data) > MAX_FILE:
-        raise SolverFileError(f"{path}: is larger than 1 MB and so not a solver file.")
+        raise _fault(path, "cannot be used", "it is larger than 1 MB and so not a solver file")
     try:
         return parse_solver(data)
     except (ValueError, OverflowError, SafetensorError) as error:
-        raise SolverFileError(f"{path}: cannot be used: {str(error).rstrip('.')}.") from None
+        raise _fault(path, "cannot be used", error) from None
 
 
 def merge_packs(packs):
@@ -200,7 +214,7 @@ def merge_packs(packs):
 
     The metadata of the first pack stands; scores of all are kept.
     """
-    tables, scores = {}, {}
+    packs, tables, scores = list(packs), {}, {}
     for pack in packs:
         for nfe, table in pack.tables.items():
             if tables.setdefault(nfe, table) != table:

@@ -32,12 +32,17 @@ def canonical_json(value):
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _frozen(name, values, shape):
-    """A read-only float64 copy of `values`, checked to be finite and of the given shape."""
+def _numbers(name, values):
+    """A float64 copy of `values`."""
     try:
-        array = np.array(values, dtype=np.float64)
+        return np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise TableError(f"{name} is not an array of numbers: {error}.") from None
+
+
+def _frozen(name, values, shape):
+    """A read-only float64 copy of `values`, checked to be finite and of the given shape."""
+    array = _numbers(name, values)
     if array.shape != shape:
         raise TableError(f"{name} has shape {array.shape} where {shape} is needed.")
     if not np.isfinite(array).all():
@@ -61,49 +66,42 @@ def _check_times(table):
         raise TableError("the noise form cannot start a flow model at sigma 1: use velocity or data.")
 
 
-def _check_lms(table):
-    """One call a step; no weight on a call before the first."""
-    steps, order = table.steps, table.order
-    if table.nfe != steps:
-        raise TableError(f"a multistep table of {steps} steps needs {steps} calls, not {table.nfe}.")
-    reach = np.arange(order)[None, :] > np.arange(steps)[:, None]
-    if table.coefficients["b"][reach].any():
-        raise TableError("b weighs an evaluation before the first call.")
+def _reach(steps, width, seen):
+    """Mask [steps, width] of the evaluations that exist: row r has seen `seen` + r of them."""
+    return np.arange(width)[None, :] < np.arange(steps)[:, None] + seen
 
 
-def _check_pc(table):
+def _lms_masks(steps, order, nfe):
+    """One call a step, and no weight on a call before the first."""
+    if nfe != steps:
+        raise TableError(f"a multistep table of {steps} steps needs {steps} calls, not {nfe}.")
+    return {"b": _reach(steps, order, 1)}
+
+
+def _pc_masks(steps, order, nfe):
     """As lms; the corrector of node i + 1 sees calls 0 .. i + 1."""
-    _check_lms(table)
-    reach = np.arange(table.order + 1)[None, :] > np.arange(1, table.steps)[:, None]
-    if table.coefficients["a"][reach].any():
-        raise TableError("a weighs an evaluation before the first call.")
+    return _lms_masks(steps, order, nfe) | {"a": _reach(steps - 1, order + 1, 2)}
 
 
-def _check_ss(table):
-    """`order` calls a step, the last step may have fewer; a strictly lower triangular."""
-    steps, order, nfe = table.steps, table.order, table.nfe
+def _ss_masks(steps, order, nfe):
+    """`order` calls a step, the last step may have fewer; a stage sees only earlier ones."""
     if not order * (steps - 1) < nfe <= order * steps:
         raise TableError(
             f"a single-step table of order {order} and {steps} steps cannot have {nfe} calls."
         )
-    a, b, last = table.coefficients["a"], table.coefficients["b"], nfe - order * (steps - 1)
-    if (a * np.triu(np.ones((order, order)))).any():
-        raise TableError("a must be strictly lower triangular: a stage sees only earlier ones.")
-    if a[-1, last:].any() or b[-1, last:].any():
-        raise TableError("the last step weighs a stage that it does not have.")
+    stages = np.full((steps, 1), order)
+    stages[-1] = nfe - order * (steps - 1)
+    b = np.arange(order)[None, :] < stages
+    return {"b": b, "a": b[:, :, None] & np.tri(order, k=-1, dtype=bool)}
 
 
-def _shapes(family, steps, order):
-    """Shapes of a family's coefficient arrays."""
-    return {
-        "lms": {"b": (steps, order)},
-        "pc": {"b": (steps, order), "a": (steps - 1, order + 1)},
-        "ss": {"b": (steps, order), "a": (steps, order, order)},
-    }[family]
+_MASKS = {"lms": _lms_masks, "pc": _pc_masks, "ss": _ss_masks}
+FAMILIES = tuple(_MASKS)
 
 
-_CHECKS = {"lms": _check_lms, "pc": _check_pc, "ss": _check_ss}
-FAMILIES = tuple(_CHECKS)
+def coefficient_masks(family, steps, order, nfe):
+    """Which entries of a family's coefficient arrays mean something; the others must be zero."""
+    return _MASKS[family](steps, order, nfe)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,19 +124,22 @@ class SolverTable:
         check_form(self.form, self.space)
         if not (type(self.order) is int and 1 <= self.order <= MAX_ORDER):
             raise TableError(f"order must be a whole number from 1 to {MAX_ORDER}.")
-        points, calls = np.shape(self.sigmas), np.shape(self.call_sigmas)
+        points = _numbers("sigmas", self.sigmas).shape
+        calls = _numbers("call_sigmas", self.call_sigmas).shape
         if len(points) != 1 or len(calls) != 1 or points[0] < 2 or not 1 <= calls[0] <= MAX_NFE:
             raise TableError(f"a table needs 2 or more nodes and 1 to {MAX_NFE} calls.")
-        shapes = _shapes(self.family, points[0] - 1, self.order)
-        if set(self.coefficients) != set(shapes):
-            raise TableError(f"a {self.family} table holds exactly {', '.join(sorted(shapes))}.")
+        masks = coefficient_masks(self.family, points[0] - 1, self.order, calls[0])
+        if set(self.coefficients) != set(masks):
+            raise TableError(f"a {self.family} table holds exactly {', '.join(sorted(masks))}.")
         put = object.__setattr__
         put(self, "sigmas", _frozen("sigmas", self.sigmas, points))
         put(self, "call_sigmas", _frozen("call_sigmas", self.call_sigmas, calls))
-        arrays = {k: _frozen(k, self.coefficients[k], shapes[k]) for k in sorted(shapes)}
+        arrays = {k: _frozen(k, self.coefficients[k], masks[k].shape) for k in sorted(masks)}
         put(self, "coefficients", MappingProxyType(arrays))
+        for name, mask in masks.items():
+            if arrays[name][~mask].any():
+                raise TableError(f"{name} weighs an evaluation that does not exist at that point.")
         _check_times(self)
-        _CHECKS[self.family](self)
         put(self, "digest", self._digest())
 
     def _digest(self):
@@ -154,6 +155,11 @@ class SolverTable:
         return {"sigmas": self.sigmas, "call_sigmas": self.call_sigmas, **self.coefficients}
 
     @property
+    def masks(self):
+        """Boolean masks of the coefficients that are free, by name."""
+        return coefficient_masks(self.family, self.steps, self.order, self.nfe)
+
+    @property
     def nfe(self):
         """Model calls that a full run makes."""
         return len(self.call_sigmas)
@@ -161,6 +167,11 @@ class SolverTable:
     @property
     def steps(self):
         return len(self.sigmas) - 1
+
+    @property
+    def nfe_per_step(self):
+        """Model calls of a full step."""
+        return self.order if self.family == "ss" else 1
 
     @property
     def ending(self):

@@ -8,6 +8,7 @@ Modules are imported only when their command is chosen, so that help is instant.
 
 import argparse
 import importlib
+import os
 import sys
 
 from s4s_core import __version__
@@ -36,12 +37,19 @@ def build_parser(chosen):
 def main(argv=None):
     """Run one command and return its exit code: 1 for an S4SError, 130 for Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
+    if hasattr(sys.stdout, "reconfigure"):  # a Windows code page cannot show every name
+        sys.stdout.reconfigure(errors="replace")
     args = build_parser(argv[0] if argv else None).parse_args(argv)
     try:
-        return args.run(args)
+        code = args.run(args)
+        sys.stdout.flush()
+        return code
     except S4SError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader (`| head`) has seen enough; Python flushes once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141

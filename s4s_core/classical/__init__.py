@@ -14,6 +14,8 @@ def classical_recipe(name, sigmas, space="ve", **options) -> Recipe:
     check_space(space)
     if sigmas.ndim != 1 or len(sigmas) < 2:
         raise TableError("a solver needs a list of at least two nodes.")
+    if not bool((sigmas[1:] < sigmas[:-1]).all()):
+        raise TableError("a solver's nodes must be strictly decreasing.")
     build = resolve(SOLVERS, "solver", name, TableError)
     options = {key: value for key, value in options.items() if value is not None}
     check_options(build, "solver", name, options, TableError)
@@ -31,5 +33,8 @@ def classical_table(name, sigmas, order=None, space="ve", **options) -> SolverTa
     `sigmas` are the nodes, decreasing; an order of None is the solver's usual one. A single-step
     solver of order k makes k calls a step.
     """
-    nodes = torch.as_tensor(sigmas, dtype=torch.float64).detach().cpu()
+    try:
+        nodes = torch.as_tensor(sigmas, dtype=torch.float64).detach().cpu()
+    except (TypeError, ValueError) as error:
+        raise TableError(f"the nodes are not a list of numbers: {error}.") from None
     return classical_recipe(name, nodes, space, order=order, **options).table()

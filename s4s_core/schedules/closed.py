@@ -6,6 +6,7 @@ the two ends exactly.
 
 import torch
 
+from ..errors import TableError
 from ..spaces import CLIP, alpha, log_snr, sigma_of_log_snr
 
 
@@ -40,6 +41,8 @@ def quadratic(n, model, low, high):
 
 def edm(n, model, low, high, rho=7.0):
     """Karras et al.: uniform in (sigma / alpha)^(1/rho)."""
+    if not rho > 0:
+        raise TableError("edm needs a rho above 0.")
     ends = [finite(model.space, v) for v in (high, low)]
     kappa = linspace(*((v / alpha(model.space, v)) ** (1 / rho) for v in ends), n) ** rho
     return kappa if model.space == "ve" else kappa / (1 + kappa)

@@ -58,6 +58,8 @@ def gits_costs(model, low=None, points=61, samples=256, batch=32, metric="dev", 
     """Measure the cost matrix with `samples` teacher trajectories of `points` - 1 calls each."""
     if metric not in METRICS:
         raise TableError(f"Unknown metric '{metric}': choose one of {', '.join(METRICS)}.")
+    if points < 2 or samples < 1 or batch < 1:
+        raise TableError("gits needs at least 2 points, 1 sample and a batch of 1.")
     place = uniform if model.space == "flow" else edm
     grid = place(points - 1, model, low or model.sigma_min, model.sigma_max)
     generator = torch.Generator().manual_seed(seed)
@@ -90,6 +92,8 @@ def shortest_path(matrix, n, gamma):
 
 def gits(n, model, low, high, costs=None, gamma=1.15):
     """Nodes for n steps; pass `costs` from `gits_costs` to reuse the measured matrix."""
+    if not gamma > 0:
+        raise TableError("gits needs a gamma above 0.")
     costs = costs or gits_costs(model, low)
     if n > len(costs.grid) - 1:
         raise TableError(f"gits can place at most {len(costs.grid) - 1} steps on its grid.")

@@ -1,0 +1,78 @@
+"""How far tables land from the teacher, and which classical solver starts nearest."""
+
+from typing import NamedTuple
+
+import torch
+
+from .classical import classical_table
+from .errors import TableError
+from .sampling import sample
+from .schedules import schedule
+from .table import SolverTable
+
+# What "auto" tries. Schedules that need scipy or thousands of calls (dmn, gits) are left out, so
+# that the outcome depends on nothing but the model and the seed.
+SOLVERS = (
+    ("ddim", 1), ("ipndm", 2), ("ipndm", 3), ("ipndm", 4), ("dpmpp", 2), ("dpmpp", 3),
+    ("unipc-bh2", 2), ("unipc-bh2", 3),
+)
+SCHEDULES = ("uniform", "quadratic", "edm", "logsnr", "ays")
+
+
+class Candidate(NamedTuple):
+    """A classical solver on a schedule."""
+
+    solver: str
+    order: int
+    schedule: str
+    table: SolverTable
+
+    @property
+    def label(self):
+        return f"{self.solver} {self.order}, {self.schedule}"
+
+
+def squared_errors(denoise, table, pairs, batch=32):
+    """Mean squared error to the teacher of each pair, float64 [n]."""
+    with torch.inference_mode():
+        parts = [
+            (sample(denoise, part.x, table, part.cond) - part.target).flatten(1).double()
+            for part in pairs.batches(batch)
+        ]
+        return torch.cat([part.square().mean(1) for part in parts]).cpu()
+
+
+def rmse(denoise, table, pairs, batch=32):
+    """Root of the mean squared error to the teacher over all pairs."""
+    return float(squared_errors(denoise, table, pairs, batch).mean().sqrt())
+
+
+def candidates(model, nfe, ending=0.0, solvers=SOLVERS, schedules=SCHEDULES):
+    """Every classical table of `nfe` calls that exists for the model."""
+    found = []
+    for name in schedules:
+        try:
+            nodes = schedule(name, nfe, model, ending)
+        except TableError:
+            continue
+        for solver, order in solvers:
+            table = classical_table(solver, nodes, order, model.space)
+            found.append(Candidate(solver, order, name, table))
+    return found
+
+
+def rank(denoise, found, pairs, batch=32, keep=8, first=8):
+    """Candidates with their errors, best first.
+
+    All are scored on the first few pairs; the best `keep` again on all pairs.
+    """
+    quick = pairs[: min(first, len(pairs))]
+    scored = sorted(((rmse(denoise, c.table, quick, batch), c) for c in found), key=_score)
+    final = [(rmse(denoise, c.table, pairs, batch), c) for _, c in scored[:keep]]
+    return sorted(final, key=_score)
+
+
+def _score(pair):
+    """Sort key: the error, with NaN and infinity last."""
+    error = pair[0]
+    return error if error == error else float("inf")

@@ -1,0 +1,270 @@
+"""`fit`: distil a model's teacher into a pack of solver tables."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from ..errors import TrainingError
+from ..evaluation import candidates, rmse
+from ..names import METHODS
+from ..objectives import objective as find_objective
+from ..table import SolverPack, SolverTable
+from ..teacher import default_teacher, draw_pairs
+from . import gauss_newton
+from .gradient import Descent
+from .meter import Meter
+from .parallel import Workers
+from .parameters import Parameters
+from .starts import as_multistep, distinct, named_start, ranked_starts
+from .state import load_state, save_state
+from .student import Student
+from .task import Task, check_model
+
+# Noise of training, validation and held-out pairs never meets: each set has a seed of its own.
+_SETS = {"train": 1, "validation": 2, "held_out": 3}
+_SEED_STRIDE = 1_000_003
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides the outcome of a run, apart from the model and the teacher."""
+
+    method: str = "gauss-newton"
+    nfes: tuple = (5,)
+    seed: int = 0
+    budget: int = 20_000
+    init: str = "auto"
+    starts: int = 2
+    ending: float = 0.0
+    objective: str = "l2"
+    samples: int = 48
+    validation: int = 32
+    held_out: int = 32
+    batch: int = 32
+    coefficients: bool = True
+    times: bool = True
+    fixed: bool = False
+    consistent: bool = False
+    central: bool = False
+    rate: float = 0.005
+    relax: bool = True
+    epochs: int = 10
+    domain: str = "logsnr"
+    rematerialise: bool = True
+
+
+@dataclass
+class Result:
+    """A trained pack, the course of its training, and its scores on held-out noise."""
+
+    pack: SolverPack
+    history: dict
+    scores: dict
+    calls: int
+    log: list = field(default_factory=list)
+
+
+def fit(model, nfe=5, method="gauss-newton", seed=0, budget=None, callback=None, *, teacher=None,
+        start=None, decode=None, objective=None, cache=None, state=None, cancelled=None, **options):
+    """Train solver tables for `model` at one or several NFEs and return a Result.
+
+    teacher: a table, or a callable (x, cond) -> result; UniPC at 20 calls by default.
+    start: a SolverTable to begin from, instead of the option `init` ("auto" or solver:order:schedule).
+    budget: model calls per NFE, teacher and scoring apart. callback gets an Event after every step.
+    state: a file that the run is saved to and resumed from. cache: a folder for teacher results.
+    cancelled: a function asked between model calls; a true answer raises TrainingCancelled.
+    Other options are the fields of Settings. The result is never worse than its initialisation on
+    held-out noise.
+    """
+    if method not in METHODS:
+        raise TrainingError(f"Unknown method '{method}': choose one of {', '.join(METHODS)}.")
+    unknown = sorted(set(options) - set(Settings.__dataclass_fields__))
+    if unknown:
+        raise TrainingError(f"There is no training option '{unknown[0]}'.")
+    if budget is not None:
+        options["budget"] = budget
+    nfes = (nfe,) if isinstance(nfe, int) else tuple(sorted(set(nfe)))
+    settings = Settings(method=method, nfes=nfes, seed=seed, **options)
+    teacher = teacher or default_teacher(model, ending=settings.ending)
+    goal = objective or find_objective(settings.objective, decode)
+    run = Run(model, settings, teacher, goal, start, callback, cache, state, cancelled)
+    return run.result()
+
+
+class Run:
+    """One call of `fit`."""
+
+    def __init__(self, model, settings, teacher, goal, start, callback, cache, path, cancelled):
+        self.model, self.settings, self.teacher, self.goal = model, settings, teacher, goal
+        self.start, self.callback, self.path, self.log = start, callback, path, []
+        if settings.method == "gauss-newton" and not hasattr(goal, "embed"):
+            raise TrainingError(
+                f"gauss-newton cannot fit the objective '{goal.name}': use l2 or lpips."
+            )
+        identity = {"settings": _plain(settings), "teacher": getattr(teacher, "digest", None)}
+        self.state = load_state(path, identity) if path else {"identity": identity}
+        self.meter = Meter(model.denoise, cancelled, self.state.get("calls", 0))
+        self.workers = Workers(settings.batch)
+        free = Meter(model.denoise, cancelled)
+        seed, counts = settings.seed * _SEED_STRIDE, vars(settings) | {"train": settings.samples}
+        self.pairs = {
+            name: draw_pairs(model, teacher, counts[name], seed + k, settings.batch, cache, free)
+            for name, k in _SETS.items()
+        }
+        if "calls" not in self.state:
+            check_model(model, self.pairs["train"])
+            per_pair = teacher.nfe if isinstance(teacher, SolverTable) else getattr(teacher, "nfe", 0)
+            self.meter.calls = per_pair * sum(len(p) for p in self.pairs.values())
+            self.state.update(calls=self.meter.calls, nfes={}, seed=settings.seed)
+
+    def save(self):
+        """Save the run, if it has a file."""
+        self.state["calls"] = self.meter.calls
+        if self.path:
+            save_state(self.path, self.state)
+
+    def result(self):
+        """Train every NFE that is not trained yet, score, and pack."""
+        tables, history, scores = {}, {}, {}
+        for nfe in self.settings.nfes:
+            part = self.state["nfes"].setdefault(str(nfe), {})
+            tables[nfe] = self._train(nfe, part)
+            history[nfe], scores[str(nfe)] = part["history"], part["scores"]
+        about = {
+            "training": _training_facts(self.settings, self.meter.calls),
+            "teacher": _teacher_facts(self.teacher),
+            "scores": scores,
+        }
+        return Result(SolverPack(tables, about), history, scores, self.meter.calls, self.log)
+
+    # One NFE
+
+    def _train(self, nfe, part):
+        """The trained table of one NFE; `part` is its share of the state."""
+        ranked = self._ranked(nfe, part)
+        task = Task(
+            self.model, self.meter, self.goal, self.pairs["train"], self.pairs["validation"], nfe,
+            self.settings.budget, self.workers, self.settings.central, self.callback, self.save,
+            part.setdefault("first_calls", self.meter.calls),
+        )
+        if self.settings.method == "gauss-newton":
+            initial, table = self._gauss_newton(task, ranked, part)
+        else:
+            initial, table = self._descend(task, ranked[0], part)
+        table = self._guard(nfe, part, initial, table, ranked)
+        self.save()
+        return table
+
+    def _ranked(self, nfe, part):
+        """Starting candidates, best first; ranked once, then read from the state."""
+        settings = self.settings
+        if self.start is not None:
+            if self.start.nfe != nfe:
+                raise TrainingError(f"The start has {self.start.nfe} calls, {nfe} are asked for.")
+            return [_Given(self.start)]
+        if settings.init != "auto":
+            return [named_start(self.model, settings.init, nfe, settings.ending)]
+        if "ranked" not in part:
+            pairs = self.pairs["train"][:16]
+            ranked = ranked_starts(
+                self.model, self.meter, pairs, nfe, settings.ending, self.workers.batch
+            )
+            part["ranked"] = [[c.solver, c.order, c.schedule] for _, c in ranked]
+        found = {(c.solver, c.order, c.schedule): c
+                 for c in candidates(self.model, nfe, settings.ending)}
+        return [found[tuple(key)] for key in part["ranked"]]
+
+    def _gauss_newton(self, task, ranked, part):
+        """Probe the best starts, go on with the one that validation prefers."""
+        settings = self.settings
+        chosen = distinct([(0, c) for c in ranked], settings.starts)
+        if "scale" not in part:
+            part["scale"] = gauss_newton.robust_scale(
+                task.errors(chosen[0].table, self.pairs["validation"])
+            )
+        task.scale = part["scale"]
+        limits = float(self.model.sigma_min), float(self.model.sigma_max)
+        runs = part.setdefault("runs", [{} for _ in chosen])
+        parameters = [
+            Parameters.of(as_multistep(c.table), limits, settings.coefficients, settings.times,
+                          settings.fixed, settings.consistent)
+            for c in chosen
+        ]
+        if len(chosen) > 1:
+            for each, run in zip(parameters, runs, strict=True):
+                gauss_newton.refine(task, each, run, iterations=PROBE_ITERATIONS)
+        best = min(range(len(runs)), key=lambda k: runs[k].get("validation", 0.0))
+        gauss_newton.refine(task, parameters[best], runs[best], iterations=MAX_ITERATIONS)
+        part["history"] = runs[best]["history"]
+        return chosen[best].table, parameters[best].at(runs[best]["best"])
+
+    def _descend(self, task, candidate, part):
+        """Train by gradient from the best start."""
+        settings = self.settings
+        recompute = None
+        if settings.method == "ld3":
+            if isinstance(candidate, _Given):
+                raise TrainingError("ld3 recomputes a classical solver: start from one by name.")
+            recompute = candidate.solver, candidate.order
+        student = Student(
+            self.model, candidate.table, settings.domain, settings.fixed, settings.consistent,
+            recompute,
+        )
+        state = part.setdefault("descent", {"seed": settings.seed})
+        descent = Descent(
+            task, student, settings.method, state, rate=settings.rate, relax=settings.relax,
+            epochs=settings.epochs, rematerialise=settings.rematerialise,
+        )
+        descent.run()
+        part["history"] = state["history"]
+        return candidate.table, student.at(state["best"], descent.moves_times)
+
+    def _guard(self, nfe, part, initial, table, ranked):
+        """Score on held-out noise; the initialisation comes back where training made it worse."""
+        batch, pairs = self.workers.batch, self.pairs["held_out"]
+        before = rmse(self.meter, initial, pairs, batch)
+        after = rmse(self.meter, table, pairs, batch)
+        if not after <= before:
+            self.log.append(
+                f"NFE {nfe}: training did not help on held-out noise ({after:.4g} against "
+                f"{before:.4g}); the initialisation is kept."
+            )
+            table, after = initial, before
+        if "scores" not in part:
+            best = [(rmse(self.meter, c.table, pairs, batch), c) for c in ranked[:3]]
+            error, winner = min(best, key=lambda pair: pair[0])
+            part["scores"] = {
+                "rmse": after, "initial": before, "classical": error, "classical_name": winner.label,
+            }
+        return table
+
+
+PROBE_ITERATIONS, MAX_ITERATIONS = 2, 40
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A start that the caller gave as a table."""
+
+    table: SolverTable
+    schedule: str = "given"
+    label: str = "given"
+
+
+def _plain(settings):
+    """Settings as JSON."""
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in vars(settings).items()}
+
+
+def _training_facts(settings, calls):
+    facts = _plain(settings)
+    return {key: facts[key] for key in ("method", "objective", "seed", "samples", "init")} | {
+        "calls": calls
+    }
+
+
+def _teacher_facts(teacher):
+    if not isinstance(teacher, SolverTable):
+        return {"nfe": getattr(teacher, "nfe", 0), "name": getattr(teacher, "name", "callable")}
+    return {"nfe": teacher.nfe, "family": teacher.family, "order": teacher.order,
+            "form": teacher.form, "digest": teacher.digest[:16]}

@@ -1,0 +1,212 @@
+"""S4S-GN: Levenberg-Marquardt on a table's numbers, without back-propagation.
+
+The objective is a sum of squares over few parameters, so a Gauss-Newton step from finite-difference
+columns (jacobian) replaces hundreds of gradient steps. Normal equations are kept per sample in
+float64: [n, P, P] and [n, P] are small, and let the samples be weighed after the fact. A few
+samples that land on another mode of the model would dominate plain least squares, so the weights
+are those of a pseudo-Huber loss in a sample's own error. The training pairs propose and accept
+steps; the validation pairs say which iterate is the best, and when to stop.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import TrainingDiverged
+from .jacobian import Columns
+from .task import NotFinite
+
+HUBER_SCALE = 1.0
+FIRST_DAMPING = 0.1
+DAMPINGS = (0.2, 2.0)
+MIN_DAMPING, MAX_DAMPING = 1e-6, 1e4
+PATIENCE = 3
+MAX_FAILURES = 3
+SMALLEST_GAP = 0.2
+GAIN = 0.005
+STEP_LIMITS = (2e-3, 0.1)
+
+
+def robust_scale(errors):
+    """The error at which a sample starts to count less: the median of the samples' own."""
+    return HUBER_SCALE * float(errors.sqrt().median().clamp(min=1e-12))
+
+
+def robust_weights(errors, scale):
+    """Weights of samples with squared errors [n] that make weighted least squares pseudo-Huber."""
+    return (1 + errors / scale**2).rsqrt()
+
+
+def robust_loss(errors, scale):
+    """Mean pseudo-Huber loss of samples with squared errors [n]; their mean square for large scale."""
+    return float((2 * scale**2 * ((1 + errors / scale**2).sqrt() - 1)).mean())
+
+
+@dataclass
+class Normal:
+    """Normal equations per sample: products [n, P, P], slopes [n, P] and squared errors [n]."""
+
+    products: torch.Tensor
+    slopes: torch.Tensor
+    errors: torch.Tensor
+
+    def weighted(self, weights):
+        """(J^T W J, J^T W r), averaged over the samples."""
+        return (
+            torch.einsum("n,npq->pq", weights, self.products) / len(weights),
+            torch.einsum("n,np->p", weights, self.slopes) / len(weights),
+        )
+
+
+def normal_equations(task, columns, pairs):
+    """Accumulate the normal equations of `pairs`, micro-batch by micro-batch, in float64."""
+    embed = task.objective.embed
+
+    def accumulate(part):
+        def denoise(x, sigma, rows):
+            return task.denoise(x, sigma, part.cond, rows)
+
+        features, jacobian = columns.compute(denoise, part, task.workers.batch, embed)
+        residual = features - embed(part.target)
+        products = torch.einsum("pbm,qbm->bpq", jacobian.double(), jacobian.double())
+        slopes = torch.einsum("pbm,bm->bp", jacobian.double(), residual.double())
+        return products.cpu(), slopes.cpu(), residual.double().square().sum(1).cpu()
+
+    with torch.inference_mode():
+        return Normal(*task.workers.map(pairs, accumulate))
+
+
+def propose(parameters, theta, product, slope, damping):
+    """The damped step, shortened so that ordered nodes stay ordered."""
+    diagonal = product.diagonal()
+    floor = 1e-6 * diagonal.max().clamp(min=1e-30)
+    matrix = product + torch.diag(damping * diagonal.clamp(min=floor))
+    step = -torch.linalg.solve(matrix, slope)
+    return theta + _ordered_share(parameters, theta, step) * step
+
+
+def _ordered_share(parameters, theta, step):
+    """The largest share of a step, up to 1, that leaves every gap a part of what it was."""
+    def gaps(at):
+        sigmas = parameters.arrays(at)["sigmas"]
+        logs = sigmas[: -1 if parameters.table.ending == 0 else None].log()
+        return logs[:-1] - logs[1:]
+
+    old, share = gaps(theta), 1.0
+    for _ in range(20):
+        if not len(old) or bool((gaps(theta + share * step) >= SMALLEST_GAP * old).all()):
+            return share
+        share *= 0.7
+    return 0.0
+
+
+def difference_step(task, parameters, theta, pairs):
+    """A forward-difference step that suits the precision of the model, which may be half.
+
+    Results at three points along a line, 1e-5 apart, differ in their second difference by the
+    model's rounding noise alone; the step balances that noise against curvature.
+    """
+    direction = torch.ones_like(theta) / max(parameters.count, 1) ** 0.5
+    points = [parameters.at(theta + k * 1e-5 * direction) for k in (-1, 0, 1)]
+    low, middle, high = (task.results(table, pairs).double() for table in points)
+    noise = (low - 2 * middle + high).square().mean().sqrt() / math.sqrt(6)
+    relative = float(noise / middle.square().mean().sqrt().clamp(min=1e-12))
+    return min(max(2 * math.sqrt(relative), STEP_LIMITS[0]), STEP_LIMITS[1])
+
+
+def refine(task, parameters, state, iterations):
+    """Iterate from `state` until it has made `iterations`, converged, or spent the budget.
+
+    `state` is a dict of plain numbers, lists and tensors, changed only after a whole iteration, so
+    that saving it anywhere in between resumes exactly. state["best"] is the best theta so far on
+    the validation pairs, and state["validation"] its error there.
+    """
+    if "theta" not in state:
+        state.update(_begin(task, parameters))
+    while state["iteration"] < iterations and not state["done"]:
+        if task.spent_after(_cost(task, parameters, state)):
+            state["done"] = True
+        else:
+            state.update(_guarded(task, parameters, state))
+        loss, best = state["history"][-1][1], state["validation"] ** 0.5
+        task.report("gauss-newton", state["iteration"], loss, best)
+
+
+def _guarded(task, parameters, state):
+    """One iteration; after a loss that is not finite, the best table with more damping instead."""
+    try:
+        return _iterate(task, parameters, state)
+    except NotFinite:
+        if state["failures"] == MAX_FAILURES:
+            raise TrainingDiverged(
+                f"The loss is not finite at iteration {state['iteration']} of {task.nfe} NFE, four "
+                "times in a row: the best table so far is kept in the saved run."
+            ) from None
+        return {
+            "theta": state["best"],
+            "damping": 10 * state["damping"],
+            "failures": state["failures"] + 1,
+        }
+
+
+def _begin(task, parameters):
+    theta = torch.zeros(parameters.count, dtype=torch.float64)
+    step = difference_step(task, parameters, theta, task.validation[:2])
+    errors = task.errors(parameters.at(theta), task.validation)
+    if not bool(errors.isfinite().all()):
+        raise TrainingDiverged(
+            f"The initial table of {task.nfe} NFE gives results that are not finite: "
+            "start from another solver or schedule."
+        )
+    loss = robust_loss(errors, task.scale)
+    return {
+        "theta": theta, "best": theta, "step": step, "damping": FIRST_DAMPING, "iteration": 0,
+        "stalls": 0, "failures": 0, "done": False, "validation": loss,
+        "history": [[task.meter.calls, loss**0.5]],
+    }
+
+
+def _cost(task, parameters, state):
+    """Model calls of one more iteration, if its first trials succeed."""
+    columns = Columns(parameters, state["theta"], state["step"], task.central)
+    trials = len(DAMPINGS) * len(task.train) + len(task.validation)
+    return columns.calls() * len(task.train) + trials * columns.base.nfe
+
+
+def _iterate(task, parameters, state):
+    """One Levenberg-Marquardt iteration; what it changes of the state."""
+    theta = state["theta"]
+    columns = Columns(parameters, theta, state["step"], task.central)
+    normal = normal_equations(task, columns, task.train)
+    task.check_finite(normal.errors)
+    scale = robust_scale(normal.errors)
+    system = normal.weighted(robust_weights(normal.errors, scale))
+    old, damping = robust_loss(normal.errors, scale), state["damping"]
+    found = None
+    while found is None and damping <= MAX_DAMPING:
+        tries = [damping * factor for factor in DAMPINGS]
+        proposals = [propose(parameters, theta, *system, value) for value in tries]
+        losses = [_trial(task, parameters, proposal, scale) for proposal in proposals]
+        best = min(range(len(tries)), key=losses.__getitem__)
+        if losses[best] < old:
+            found, damping = proposals[best], tries[best]
+        else:
+            damping = 10 * max(tries)
+    if found is None:
+        return {"done": True}
+    loss = robust_loss(task.errors(parameters.at(found), task.validation), task.scale)
+    better = loss < state["validation"]
+    stalls = 0 if loss < (1 - GAIN) ** 2 * state["validation"] else state["stalls"] + 1
+    return {
+        "theta": found, "damping": max(damping, MIN_DAMPING), "iteration": state["iteration"] + 1,
+        "failures": 0, "best": found if better else state["best"], "stalls": stalls, "done": stalls >= PATIENCE,
+        "validation": min(loss, state["validation"]),
+        "history": [*state["history"], [task.meter.calls, loss**0.5]],
+    }
+
+
+def _trial(task, parameters, theta, scale):
+    """Robust training loss at theta; a table that breaks counts as infinite."""
+    errors = task.errors(parameters.at(theta), task.train)
+    return robust_loss(errors, scale) if bool(errors.isfinite().all()) else math.inf

@@ -1,0 +1,139 @@
+"""Finite-difference columns that reuse the shared prefix of the trajectory.
+
+A parameter that first acts after model call n leaves everything up to there as it was, so its
+column costs only the calls behind n: none at all for the last step's coefficients. Where it acts
+is read off the lowered programs, so this works for every family. Perturbed continuations that
+start at the same place run as one batch, as many at once as the batch size allows.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from ..program import Move
+from ..sampling import Cursor, advance, call_sigmas, evaluate, run
+
+
+class Entry(NamedTuple):
+    """Where a perturbed program departs: before model call `call`, or in the move behind it."""
+
+    call: int
+    before: bool
+
+
+def entry_point(base, other):
+    """The first place at which two programs in floats differ, or None if they are the same."""
+    for call in range(base.nfe):
+        scales = [p.data_scales and p.data_scales[call] for p in (base, other)]
+        if base.sigmas[call] != other.sigmas[call] or scales[0] != scales[1]:
+            return Entry(call, True)
+        if base.moves[call] != other.moves[call]:
+            return Entry(call, False)
+    return None
+
+
+def expand_rows(program, count):
+    """A program of leading dimension [rows] with every row repeated `count` times."""
+    def repeat(tensor):
+        return tensor.repeat_interleave(count, dim=0)
+
+    scales = program.data_scales
+    moves = [Move(repeat(m.scale), repeat(m.weights), m.accept) for m in program.moves]
+    scales = None if scales is None else repeat(scales)
+    return replace(program, sigmas=repeat(program.sigmas), data_scales=scales, moves=tuple(moves))
+
+
+def _tile(cursor, rows):
+    """A cursor's batch repeated for `rows` perturbed continuations."""
+    def tile(x):
+        return x.repeat(rows, *[1] * (x.ndim - 1))
+
+    return Cursor(tile(cursor.state), tile(cursor.point), tuple(tile(h) for h in cursor.history))
+
+
+def trajectory(program, denoise, x):
+    """Run a program and keep the cursors before and behind every call: (before, behind, result)."""
+    sigmas, cursor = call_sigmas(program, x), Cursor(x, x)
+    before, behind = [], []
+    for call in range(program.nfe):
+        before.append(cursor)
+        cursor, _ = evaluate(program, call, cursor, denoise, sigmas[call])
+        behind.append(cursor)
+        cursor = advance(program, call, cursor)
+    return before, behind, cursor.point
+
+
+class Columns:
+    """Columns of d(result)/d(theta) at one theta: planned once, computed for each batch of pairs."""
+
+    def __init__(self, parameters, theta, step, central=False):
+        self.parameters, self.theta, self.step, self.central = parameters, theta, step, central
+        self.base = parameters.program(theta).floats()
+        self.groups = {}
+        for index in range(parameters.count):
+            moved = parameters.program(self._moved(index, step)).floats()
+            entry = entry_point(self.base, moved)
+            if entry is not None:
+                self.groups.setdefault(entry, []).append(index)
+
+    def _moved(self, index, step):
+        theta = self.theta.clone()
+        theta[index] += step
+        return theta
+
+    def calls(self):
+        """Model calls per sample of one evaluation, the base trajectory included."""
+        sides = 2 if self.central else 1
+        behind = [
+            len(group) * sides * (self.base.nfe - entry.call - (0 if entry.before else 1))
+            for entry, group in self.groups.items()
+        ]
+        return self.base.nfe + sum(behind)
+
+    def compute(self, denoise, pairs, batch, embed):
+        """(features of the base result [b, m], columns [count, b, m]) for one batch of pairs.
+
+        denoise(x, sigma, rows) gets the indices of the pairs that its rows belong to.
+        """
+        size = len(pairs)
+        rows = torch.arange(size)
+        before, behind, result = trajectory(self.base, lambda x, s: denoise(x, s, rows), pairs.x)
+        features = embed(result)
+        columns = features.new_zeros(self.parameters.count, *features.shape)
+        for entry, group in self.groups.items():
+            cursor = before[entry.call] if entry.before else behind[entry.call]
+            at_once = max(1, batch // size)
+            for start in range(0, len(group), at_once):
+                part = group[start : start + at_once]
+                columns[part] = self._differences(denoise, entry, part, cursor, features, embed)
+        return features, columns
+
+    def _differences(self, denoise, entry, group, cursor, features, embed):
+        """Difference quotients of the parameters `group`, which all depart at `entry`."""
+        ahead = self._continue(denoise, entry, group, cursor, self.step, embed)
+        if not self.central:
+            return (ahead - features) / self.step
+        return (ahead - self._continue(denoise, entry, group, cursor, -self.step, embed)) / (
+            2 * self.step
+        )
+
+    def _continue(self, denoise, entry, group, cursor, step, embed):
+        """Features [len(group), b, m] of the results with each parameter moved by `step`."""
+        size = cursor.point.shape[0]
+        program = self._perturbed(group, step, size)
+        if len(group) > 1:
+            cursor = _tile(cursor, len(group))
+        rows = torch.arange(size).repeat(len(group))
+        first = entry.call
+        if not entry.before:
+            cursor, first = advance(program, first, cursor), first + 1
+        result = run(program, lambda x, s: denoise(x, s, rows), cursor, first).point
+        return embed(result).unflatten(0, (len(group), size))
+
+    def _perturbed(self, group, step, size):
+        """The program of one moved parameter in floats, or of several as rows of a batch."""
+        if len(group) == 1:
+            return self.parameters.program(self._moved(group[0], step)).floats()
+        thetas = torch.stack([self._moved(index, step) for index in group])
+        return expand_rows(self.parameters.program(thetas), size)

@@ -1,0 +1,145 @@
+"""The free numbers of a table as one vector, and the table's arrays as functions of it.
+
+Coefficients are base + basis @ phi: the basis is the identity on the entries that exist (time
+dependent, the paper's default), ties the rows of full order together ("fixed") or keeps the sum of
+each row ("consistent").
+
+Times are moved in lambda = log(alpha / sigma), ends fixed: one shift per inner node, which takes
+the node's call along, and one shift per call on top of it (the decoupled steps of
+app:time-param-decouple). Where a step's A is one (noise in the ve space, velocity), a node enters
+only through its factor B, which the free coefficients absorb: there a node and its call move as
+one, and the parameter is not spent twice.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ..families import lower
+from ..spaces import log_snr, sigma_of_log_snr
+
+
+def coefficient_basis(table, fixed=False, consistent=False):
+    """Matrix [all coefficients, free parameters] of the directions in which they may move."""
+    masks = table.masks
+    blocks, offset, columns = {}, 0, []
+    total = sum(mask.size for mask in masks.values())
+    for name in sorted(masks):
+        index = np.arange(masks[name].size).reshape(masks[name].shape) + offset
+        blocks[name], offset = index, offset + masks[name].size
+    for name, index in blocks.items():
+        rows = index.reshape(-1, index.shape[-1])
+        keep = masks[name].reshape(rows.shape)
+        columns += _directions(rows, keep, total, fixed, consistent)
+    return torch.from_numpy(np.stack(columns, axis=1))
+
+
+def _directions(rows, keep, total, fixed, consistent):
+    """Unit directions of one array's rows; rows with the same mask are tied where `fixed`."""
+    groups = {}
+    for number, mask in enumerate(keep):
+        if mask.any():
+            key = mask.tobytes() if fixed else number
+            groups.setdefault(key, []).append(rows[number][mask])
+    for members in groups.values():
+        width = len(members[0])
+        local = np.eye(width)
+        if consistent:
+            local = np.linalg.svd(np.ones((1, width)))[2][1:].T
+        for direction in local.T:
+            column = np.zeros(total)
+            for entries in members:
+                column[entries] = direction
+            yield column
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """A table's free numbers; theta = 0 is the table itself.
+
+    limits are the model's (sigma_min, sigma_max): no call is ever made outside them.
+    """
+
+    table: object
+    basis: torch.Tensor
+    nodes: torch.Tensor
+    calls: torch.Tensor
+    limits: tuple
+
+    @classmethod
+    def of(cls, table, limits, coefficients=True, times=True, fixed=False, consistent=False):
+        """Parameters of a table, with or without its coefficients and its times."""
+        total = sum(array.size for array in table.coefficients.values())
+        basis = torch.zeros(total, 0, dtype=torch.float64)
+        if coefficients:
+            basis = coefficient_basis(table, fixed, consistent)
+        steps, nfe, stride = table.steps, table.nfe, table.nfe_per_step
+        inner = torch.arange(1, steps) if times else torch.arange(0)
+        own = torch.tensor([n for n in range(1, nfe) if times and _is_free(table, n, stride)])
+        return cls(table, basis, inner, own.long(), limits)
+
+    @property
+    def count(self):
+        return self.basis.shape[1] + len(self.nodes) + len(self.calls)
+
+    def split(self, theta):
+        """(phi, node shifts, call shifts)."""
+        sizes = [self.basis.shape[1], len(self.nodes), len(self.calls)]
+        return theta.split(sizes, dim=-1)
+
+    def arrays(self, theta):
+        """The table's arrays at theta [..., count], as float64 tensors; differentiable."""
+        phi, node_shift, call_shift = self.split(theta)
+        lead = theta.shape[:-1]
+        base = torch.cat([torch.tensor(a).flatten() for _, a in self._sorted()])
+        flat = base + phi @ self.basis.T
+        parts = flat.split([a.size for _, a in self._sorted()], dim=-1)
+        out = {n: p.reshape(*lead, *a.shape) for (n, a), p in zip(self._sorted(), parts, strict=True)}
+        return self._times(lead, node_shift, call_shift) | out
+
+    def _sorted(self):
+        return sorted(self.table.coefficients.items())
+
+    def _times(self, lead, node_shift, call_shift):
+        """Nodes and calls after their shifts in lambda."""
+        table, space = self.table, self.table.space
+        sigmas = torch.tensor(table.sigmas).expand(*lead, -1)
+        calls = torch.tensor(table.call_sigmas).expand(*lead, -1)
+        if not len(self.nodes) and not len(self.calls):
+            return {"sigmas": sigmas, "call_sigmas": calls}
+        move = torch.zeros(*lead, table.steps + 1, dtype=torch.float64)
+        move = move.index_add(-1, self.nodes, node_shift)
+        sigmas = _shift(space, sigmas, move, self.nodes)
+        owner = torch.arange(table.nfe) // table.nfe_per_step
+        total = move[..., owner].index_add(-1, self.calls, call_shift)
+        calls = _shift(space, calls, total, torch.arange(1, table.nfe))
+        low, high = self.limits
+        calls = torch.cat([calls[..., :1], calls[..., 1:].clamp(low, high)], dim=-1)
+        return {"sigmas": sigmas, "call_sigmas": calls}
+
+    def program(self, theta):
+        """The lowered program at theta."""
+        return lower(self.table.family, self.table.space, self.table.form, self.arrays(theta))
+
+    def at(self, theta):
+        """The validated table at theta [count]."""
+        return self.table.replace(**{k: v.detach().numpy() for k, v in self.arrays(theta).items()})
+
+
+def _is_free(table, call, stride):
+    """Does a call have a time of its own, next to that of its step's node?
+
+    Stages of a single-step method always do. First calls of a step do where A is not one.
+    """
+    plain = table.form == "velocity" or (table.form == "noise" and table.space == "ve")
+    return call % stride != 0 or not plain
+
+
+def _shift(space, sigmas, move, where):
+    """Sigmas moved in lambda at the indices `where`; the others stay bit for bit."""
+    if not len(where):
+        return sigmas
+    inner = sigmas[..., where]
+    moved = sigma_of_log_snr(space, log_snr(space, inner) + move[..., where])
+    return sigmas.index_copy(-1, where, moved)

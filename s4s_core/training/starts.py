@@ -1,0 +1,61 @@
+"""Where training begins: the best classical solvers for the model, or what the caller names."""
+
+import torch
+
+from ..classical import classical_table
+from ..errors import TrainingError
+from ..evaluation import Candidate, candidates, rank
+from ..families import lower
+from ..schedules import schedule
+from ..spaces import step_factors
+from ..table import SolverTable
+
+
+def named_start(model, text, nfe, ending):
+    """The Candidate of "solver:order:schedule", such as "ipndm:3:edm"."""
+    parts = text.split(":")
+    if len(parts) != 3 or not parts[1].isdigit():
+        raise TrainingError(
+            f"The start '{text}' is not understood: write 'auto' or solver:order:schedule, "
+            "such as ipndm:3:edm."
+        )
+    solver, order, name = parts[0], int(parts[1]), parts[2]
+    steps = nfe
+    if solver in ("dpm-solver", "heun"):
+        steps, rest = divmod(nfe + (solver == "heun" and ending == 0), order)
+        if rest or not steps:
+            raise TrainingError(f"{solver} of order {order} has no table of {nfe} calls.")
+    table = classical_table(solver, schedule(name, steps, model, ending), order, model.space)
+    return Candidate(solver, order, name, table)
+
+
+def ranked_starts(model, denoise, pairs, nfe, ending, batch):
+    """[(error, Candidate)] of the classical solvers on every schedule, best first."""
+    return rank(denoise, candidates(model, nfe, ending), pairs, batch)
+
+
+def distinct(ranked, count):
+    """The best `count` candidates, no two of the same form and schedule."""
+    chosen = {}
+    for _, candidate in ranked:
+        chosen.setdefault((candidate.table.form, candidate.schedule), candidate)
+    return list(chosen.values())[:count]
+
+
+def as_multistep(table):
+    """A predictor-corrector table as the multistep table that it equals (see families.pc)."""
+    if table.family != "pc":
+        return table
+    arrays = {name: torch.tensor(array) for name, array in table.arrays.items()}
+    sigmas = arrays["sigmas"]
+    factor = step_factors(table.space, table.form, sigmas[:-1], sigmas[1:])[1]
+    moves = lower("pc", table.space, table.form, arrays).moves
+    b = torch.zeros(table.steps, table.order + 1, dtype=torch.float64)
+    for n, move in enumerate(moves):
+        reach = move.reach
+        calls = 1.0 if table.form == "data" else arrays["call_sigmas"][n + 1 - reach : n + 1].flip(0)
+        b[n, :reach] = move.weights * calls / factor[n]
+    return SolverTable(
+        "lms", table.order + 1, table.form, table.space, table.sigmas, table.call_sigmas,
+        {"b": b.numpy()},
+    )

@@ -1,0 +1,106 @@
+"""What a method works with: the metered model, the pairs, the objective, and who listens."""
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from ..errors import ModelError
+from ..sampling import sample
+from .meter import Meter
+from .parallel import Workers, rank_and_world
+
+
+class Event(NamedTuple):
+    """Progress of a run. `done` is the share of the work, 0 to 1; `eta` is in seconds or None."""
+
+    phase: str
+    nfe: int
+    step: int
+    loss: float
+    validation: float
+    calls: int
+    done: float
+    eta: float | None
+
+
+class NotFinite(ArithmeticError):
+    """A loss was NaN or infinite."""
+
+
+@dataclass
+class Task:
+    """One NFE's training: everything but the parameters.
+
+    `scale` is the error, on the validation pairs, from which a sample counts less (gauss_newton).
+    """
+
+    model: object
+    meter: Meter
+    objective: object
+    train: object
+    validation: object
+    nfe: int
+    budget: int
+    workers: Workers
+    central: bool = False
+    callback: object = None
+    save: object = None
+    first_calls: int = 0
+    scale: float = 1.0
+    began: float = field(default_factory=time.monotonic)
+
+    def denoise(self, x, sigma, cond, rows):
+        """The metered model on rows of a batch whose conditions are `cond`."""
+        return self.meter(x, sigma, None if cond is None else cond[rows])
+
+    def results(self, table, pairs):
+        """Results of a table on pairs."""
+        return self.workers.map(pairs, lambda part: (self._run(table, part),))[0]
+
+    def errors(self, table, pairs):
+        """Squared distance to the teacher per pair, float64 [n], in the objective's features."""
+        def measure(part):
+            result = self._run(table, part)
+            return (self.objective.distance(result, part.target).double().cpu(),)
+
+        return self.workers.map(pairs, measure)[0]
+
+    def _run(self, table, part):
+        with torch.inference_mode():
+            return sample(self.meter, part.x, table, part.cond)
+
+    def spent_after(self, calls):
+        """Would `calls` more exceed this NFE's budget?"""
+        return self.meter.calls - self.first_calls + calls > self.budget
+
+    def check_finite(self, errors):
+        """NotFinite unless every error is a number."""
+        if not bool(torch.isfinite(torch.as_tensor(errors)).all()):
+            raise NotFinite
+
+    def report(self, phase, step, loss, validation):
+        """Tell the listener, and save the state; both only in the first process."""
+        if rank_and_world()[0]:
+            return
+        if self.save is not None:
+            self.save()
+        if self.callback is not None:
+            share = min(1.0, (self.meter.calls - self.first_calls) / self.budget)
+            spent = time.monotonic() - self.began
+            eta = spent * (1 / share - 1) if share > 0.02 else None
+            calls = self.meter.calls
+            self.callback(Event(phase, self.nfe, step, loss, validation, calls, share, eta))
+
+
+def check_model(model, pairs):
+    """ModelError, in one sentence, if the model cannot be trained with at all."""
+    with torch.inference_mode():
+        part = pairs[:1]
+        sigma = torch.full((1,), float(model.sigma_max))
+        arguments = [part.x, sigma] + ([] if part.cond is None else [part.cond])
+        x0 = model.denoise(*arguments)
+    if not math.isfinite(float(x0.double().abs().sum())):
+        raise ModelError("The model returns NaN or infinity for plain noise: try another precision.")

@@ -1,0 +1,20 @@
+"""Keeps pytest from importing the root `__init__.py`, which would load the core a second time."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class CheckoutIsNoPackage:
+    """The root is a package to ComfyUI only; pytest shall walk it as a plain folder."""
+
+    @staticmethod
+    def pytest_collect_directory(path, parent):
+        return pytest.Dir.from_parent(parent, path=path) if path == ROOT else None
+
+
+def pytest_configure(config):
+    # Registered, because pytest does not ask a conftest about folders above its own.
+    config.pluginmanager.register(CheckoutIsNoPackage())

@@ -1,0 +1,192 @@
+"""Equality with diffusers' schedulers: same nodes, same noise, same denoiser, step by step.
+
+diffusers keeps its samples in VP scaling, x_vp = x / sqrt(1 + sigma^2) of our ve space; its flow
+schedulers share our flow space. The schedulers get our nodes as their sigmas, in float64.
+"""
+
+import pytest
+import torch
+from problems import PROBLEMS
+
+from s4s_core.classical import classical_table
+from s4s_core.sampling import sample
+from s4s_core.spaces import DiscreteTimes, log_snr, sigma_of_log_snr
+
+diffusers = pytest.importorskip("diffusers", reason="diffusers is the oracle of these tests")
+
+# diffusers and numpy 2 are not of one mind yet.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:diffusers")
+
+FLOAT32 = 2e-6  # DPMSolverMultistep and Euler round the sample to float32 at every step
+EXACT = 1e-10
+STEPS = 6
+ENDINGS = {"zero": 0.0, "sigma_min": 0.1}
+
+
+def nodes_of(space, ending, n=STEPS):
+    nodes = PROBLEMS[space].nodes(n)
+    nodes[-1] = ENDINGS[ending]
+    return nodes
+
+
+def scaling(space, sigma):
+    """What our x is multiplied by to be diffusers' sample."""
+    return 1 / (1 + sigma**2).sqrt() if space == "ve" else torch.ones_like(sigma)
+
+
+def drive(scheduler, space, nodes):
+    """Run a scheduler that predicts x0 over our nodes; the result, in our scaling."""
+    problem = PROBLEMS[space]
+    scheduler.set_timesteps(len(nodes) - 1)
+    scheduler.sigmas, scheduler.timesteps = nodes, torch.arange(len(nodes) - 1, 0, -1)
+    scheduler.set_begin_index(0)
+    state = problem.x * scaling(space, nodes[0])
+    for time, sigma in zip(scheduler.timesteps, nodes[:-1], strict=True):
+        x0 = problem.denoise(state / scaling(space, sigma), sigma)
+        state = scheduler.step(x0, time, state).prev_sample
+    return state / scaling(space, nodes[-1])
+
+
+def ours(name, space, nodes, **options):
+    problem = PROBLEMS[space]
+    return sample(
+        problem.model.denoise, problem.x, classical_table(name, nodes, space=space, **options)
+    )
+
+
+def assert_close(result, expected, tolerance):
+    error = float((result - expected).abs().max() / expected.abs().max())
+    assert error < tolerance, f"relative error {error:.1e}"
+
+
+def flags(space, ending, **options):
+    """Options of a scheduler that takes x0 and ends as the nodes do."""
+    flow = {"use_flow_sigmas": True} if space == "flow" else {}
+    return {"prediction_type": "sample", "final_sigmas_type": ending, **flow, **options}
+
+
+@pytest.mark.parametrize("space", PROBLEMS)
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("lower_order_final", [False, True])
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_dpmpp_multistep(space, ending, lower_order_final, order):
+    nodes = nodes_of(space, ending)
+    scheduler = diffusers.DPMSolverMultistepScheduler(
+        **flags(space, ending, solver_order=order, lower_order_final=lower_order_final)
+    )
+    result = ours("dpmpp", space, nodes, order=order, lower_order_final=lower_order_final)
+    assert_close(result, drive(scheduler, space, nodes), FLOAT32)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_dpm_solver_multistep_noise_form(order):
+    nodes = nodes_of("ve", "sigma_min")
+    options = {"solver_order": order, "lower_order_final": False, "algorithm_type": "dpmsolver"}
+    scheduler = diffusers.DPMSolverMultistepScheduler(**flags("ve", "sigma_min", **options))
+    result = ours("dpmpp", "ve", nodes, order=order, form="noise")
+    assert_close(result, drive(scheduler, "ve", nodes), FLOAT32)
+
+
+@pytest.mark.parametrize("space", PROBLEMS)
+@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize(
+    "variant, ending, lower_order_final",
+    [  # not at zero: bh1, and bh2 without lower_order_final, where diffusers returns NaN
+        ("bh1", "sigma_min", False),
+        ("bh1", "sigma_min", True),
+        ("bh2", "sigma_min", False),
+        ("bh2", "sigma_min", True),
+        ("bh2", "zero", True),
+    ],
+)
+def test_unipc(space, variant, ending, lower_order_final, order):
+    nodes = nodes_of(space, ending)
+    options = {
+        "solver_order": order,
+        "solver_type": variant,
+        "lower_order_final": lower_order_final,
+    }
+    scheduler = diffusers.UniPCMultistepScheduler(**flags(space, ending, **options))
+    result = ours(
+        f"unipc-{variant}", space, nodes, order=order, lower_order_final=lower_order_final
+    )
+    assert_close(result, drive(scheduler, space, nodes), EXACT)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("variant", ["bh1", "bh2"])
+def test_unipc_noise_form(variant, order):
+    nodes = nodes_of("ve", "sigma_min")
+    options = {"solver_order": order, "solver_type": variant, "predict_x0": False}
+    scheduler = diffusers.UniPCMultistepScheduler(**flags("ve", "sigma_min", **options))
+    result = ours(f"unipc-{variant}", "ve", nodes, order=order, form="noise")
+    assert_close(result, drive(scheduler, "ve", nodes), EXACT)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "space, algorithm, form",
+    [("ve", "dpmsolver++", "data"), ("ve", "dpmsolver", "noise"), ("flow", "dpmsolver++", "data")],
+)
+def test_dpm_solver_single_step_midpoint(space, algorithm, form):
+    nodes = nodes_of(space, "sigma_min")
+    lam = log_snr(space, nodes)
+    middles = sigma_of_log_snr(space, (lam[1:] + lam[:-1]) / 2)
+    levels = torch.cat([torch.stack([nodes[:-1], middles], 1).flatten(), nodes[-1:]])
+    options = {"solver_order": 2, "lower_order_final": False, "algorithm_type": algorithm}
+    scheduler = diffusers.DPMSolverSinglestepScheduler(**flags(space, "sigma_min", **options))
+    result = ours("dpm-solver", space, nodes, order=2, form=form)
+    assert_close(result, drive(scheduler, space, levels), EXACT)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_euler(ending):
+    """Its samples are in the ve scaling already."""
+    nodes, problem = nodes_of("ve", ending), PROBLEMS["ve"]
+    scheduler = diffusers.EulerDiscreteScheduler(prediction_type="sample")
+    scheduler.set_timesteps(STEPS)
+    scheduler.sigmas, scheduler.is_scale_input_called = nodes, True
+    scheduler.set_begin_index(0)
+    state = problem.x
+    for sigma in nodes[:-1]:
+        state = scheduler.step(problem.denoise(state, sigma), float(sigma), state).prev_sample
+    assert_close(ours("euler", "ve", nodes), state, FLOAT32)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_flow_euler(ending):
+    """Its model output is the velocity."""
+    nodes, problem = nodes_of("flow", ending), PROBLEMS["flow"]
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler()
+    scheduler.set_timesteps(STEPS)
+    scheduler.sigmas = nodes
+    scheduler.set_begin_index(0)
+    state = problem.x
+    for sigma in nodes[:-1]:
+        velocity = (state - problem.denoise(state, sigma)) / sigma
+        state = scheduler.step(velocity, float(sigma), state).prev_sample
+    assert_close(ours("euler", "flow", nodes), state, FLOAT32)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "scaled_linear"])
+def test_ddim_and_discrete_times(schedule):
+    """DDIM over whole times of a VP model is Euler over our sigmas of those times."""
+    times = getattr(DiscreteTimes, schedule)()
+    betas = {"linear": (1e-4, 0.02), "scaled_linear": (0.00085, 0.012)}[schedule]
+    scheduler = diffusers.DDIMScheduler(
+        beta_start=betas[0],
+        beta_end=betas[1],
+        beta_schedule=schedule,
+        clip_sample=False,
+        prediction_type="sample",
+    )
+    scheduler.set_timesteps(5)
+    sigmas = times.sigma(scheduler.timesteps.double())
+    nodes = torch.cat([sigmas, sigmas.new_zeros(1)])
+    problem = PROBLEMS["ve"]
+    state = problem.x * scaling("ve", nodes[0])
+    for time, sigma in zip(scheduler.timesteps, sigmas, strict=True):
+        x0 = problem.denoise(state / scaling("ve", sigma), sigma)
+        state = scheduler.step(x0, time, state).prev_sample
+    assert_close(ours("ddim", "ve", nodes), state, 1e-5)  # its alphas_cumprod are float32

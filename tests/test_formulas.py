@@ -1,0 +1,394 @@
+"""Classical tables against their published formulas, re-derived here in other ways.
+
+Quadrature and numpy stand in for the engine's moment equations; phi is checked in exact fractions.
+"""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from problems import EXPONENTIAL, PROBLEMS, SPACE_FORMS, mixture
+from scipy.integrate import quad
+
+from s4s_core.classical import classical_table
+from s4s_core.classical.lagrange import phi
+from s4s_core.errors import TableError
+from s4s_core.sampling import sample
+from s4s_core.spaces import log_snr
+from s4s_core.table import SolverTable
+
+EXACT = 1e-10
+STEPS = 6
+
+
+@pytest.fixture(params=PROBLEMS)
+def space(request):
+    return request.param
+
+
+def grid(space, n=STEPS):
+    """(nodes, lambda) as numpy arrays, on non-uniform nodes with regular ends."""
+    nodes = PROBLEMS[space].nodes(n)
+    return nodes.numpy(), log_snr(space, nodes).numpy()
+
+
+def table_of(name, space, nodes, **options):
+    return classical_table(name, nodes, space=space, **options)
+
+
+def b_of(*case, **options):
+    return table_of(*case, **options).coefficients["b"]
+
+
+def assert_equal(weights, expected):
+    np.testing.assert_allclose(weights, expected, rtol=EXACT, atol=EXACT)
+
+
+def signed(form, h):
+    """The authors' hh: h in the noise form, -h in the data form."""
+    return h if form == "noise" else -h
+
+
+# --- phi
+
+
+def exact_phi(k, z):
+    """sum_n z^n / (n + k)! in rational arithmetic."""
+    z, term, total = Fraction(z), Fraction(1, math.factorial(k)), Fraction(0)
+    for n in range(150):
+        total += term
+        term = term * z / (n + k + 1)
+    return float(total)
+
+
+@pytest.mark.parametrize("k", range(1, 7))
+def test_phi_against_rational_arithmetic(k):
+    points = [
+        -20,
+        -5,
+        -2,
+        -1.5,
+        -1 - 1e-9,
+        -1 + 1e-9,
+        -0.3,
+        -1e-6,
+        0,
+        1e-12,
+        0.2,
+        0.999,
+        1,
+        1.3,
+        4,
+        15,
+    ]
+    for z in points:
+        value = float(phi(k, torch.tensor(z, dtype=torch.float64)))
+        assert value == pytest.approx(exact_phi(k, z), rel=1e-12), z
+
+
+@pytest.mark.parametrize("k", range(1, 5))
+@pytest.mark.parametrize("z", [-1.0, 1.0])
+def test_phi_and_its_slope_are_continuous_where_the_series_ends(k, z):
+    def both(at):
+        at = torch.tensor(at, dtype=torch.float64, requires_grad=True)
+        value = phi(k, at)
+        return value.item(), torch.autograd.grad(value, at)[0].item()
+
+    assert both(z * (1 - 1e-14)) == pytest.approx(both(z * (1 + 1e-14)), rel=1e-12)
+
+
+# --- multistep weights
+
+
+def lagrange_by_quadrature(form, at, step, columns):
+    """Weights as integrals of the Lagrange basis over a step, `at` being the nodes."""
+    points = at[columns]
+    start, end = at[step], at[step + 1]
+    exponent = {"data": 1.0, "noise": -1.0, "plain": 0.0}[form]
+
+    def kernel(u):
+        return math.exp(exponent * (u - start))
+
+    total = quad(kernel, start, end, epsabs=0, epsrel=1e-13)[0]
+    weights = []
+    for j, own in enumerate(points):
+        others = np.delete(points, j)
+
+        def basis(u, own=own, others=others):
+            return kernel(u) * np.prod((u - others) / (own - others))
+
+        weights.append(quad(basis, start, end, epsabs=1e-14, epsrel=1e-13)[0] / total)
+    return np.array(weights)
+
+
+@pytest.mark.parametrize("space, form", EXPONENTIAL)
+@pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
+def test_exponential_lagrange_by_quadrature(space, form, order):
+    nodes, lam = grid(space)
+    b = b_of("exp-lagrange", space, nodes, order=order, form=form)
+    for step in range(STEPS):
+        seen = min(order, step + 1)
+        columns = step - np.arange(seen)
+        assert_equal(b[step, :seen], lagrange_by_quadrature(form, lam, step, columns))
+        assert not b[step, seen:].any()
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
+def test_adams_bashforth_by_quadrature(space, order):
+    nodes, _ = grid(space)
+    b = b_of("adams-bashforth", space, nodes, order=order)
+    for step in range(STEPS):
+        seen = min(order, step + 1)
+        columns = step - np.arange(seen)
+        assert_equal(b[step, :seen], lagrange_by_quadrature("plain", nodes, step, columns))
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_ipndm_is_adams_bashforth_of_uniform_steps(space, order):
+    uniform = PROBLEMS[space].nodes(STEPS, "uniform")
+    expected = b_of("adams-bashforth", space, uniform, order=order)
+    for nodes in (uniform, PROBLEMS[space].nodes(STEPS)):
+        assert_equal(b_of("ipndm", space, nodes, order=order), expected)
+    assert_equal(
+        expected[3] * 24,
+        {
+            1: [24],
+            2: [36, -12],
+            3: [46, -32, 10],
+            4: [55, -59, 37, -9],
+        }[order],
+    )
+
+
+@pytest.mark.parametrize("space, form", EXPONENTIAL)
+def test_dpmpp_second_order(space, form):
+    nodes, lam = grid(space)
+    h = np.diff(lam)
+    b = b_of("dpmpp", space, nodes, order=2, form=form)
+    assert_equal(b[0], [1, 0])
+    for i in range(1, STEPS):
+        half = h[i] / (2 * h[i - 1])
+        assert_equal(b[i], [1 + half, -half])
+
+
+@pytest.mark.parametrize("space, form", EXPONENTIAL)
+def test_dpmpp_third_order(space, form):
+    """The authors' D0, D1, D2 as linear maps of the history."""
+    nodes, lam = grid(space)
+    h = np.diff(lam)
+    b = b_of("dpmpp", space, nodes, order=3, form=form)
+    m0, m1, m2 = np.eye(3)
+    for i in range(2, STEPS):
+        r0, r1 = h[i - 1] / h[i], h[i - 2] / h[i]
+        near, far = (m0 - m1) / r0, (m1 - m2) / r1
+        d1, d2 = near + r0 / (r0 + r1) * (near - far), (near - far) / (r0 + r1)
+        phi1 = math.expm1(signed(form, h[i]))
+        phi2 = phi1 / h[i] + (1 if form == "data" else -1)
+        phi3 = phi2 / h[i] - 0.5
+        d1_factor = -phi2 / phi1 if form == "data" else phi2 / phi1
+        assert_equal(b[i], m0 + d1_factor * d1 + phi3 / phi1 * d2)
+
+
+# --- UniPC
+
+
+def authors_rho(form, h, ratios, variant, order):
+    """(R, b, g) of the system that the authors write; ratios r_m of the older nodes, then 1."""
+    hh = signed(form, h)
+    phi1 = math.expm1(hh)
+    gain = hh if variant == "bh1" else phi1
+    psi, rows, right = phi1 / hh - 1, [], []
+    for k in range(1, order + 1):
+        rows.append(np.array(ratios) ** (k - 1))
+        right.append(math.factorial(k) * psi / gain)
+        psi = psi / hh - 1 / math.factorial(k + 1)
+    return np.array(rows), np.array(right), gain / phi1
+
+
+@pytest.mark.parametrize("space, form", EXPONENTIAL)
+@pytest.mark.parametrize("variant", ["bh1", "bh2"])
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_unipc_solves_the_authors_system(space, form, variant, order):
+    nodes, lam = grid(space)
+    options = {"order": order, "form": form, "lower_order_final": False}
+    table = table_of(f"unipc-{variant}", space, nodes, **options)
+    for i in range(STEPS):
+        p, h = min(order, i + 1), lam[i + 1] - lam[i]
+        older = [(lam[i - m] - lam[i]) / h for m in range(1, p)]
+        system, right, gain = authors_rho(form, h, [*older, 1.0], variant, p)
+        rho = np.array([0.5]) if p == 2 else np.linalg.solve(system[:-1, :-1], right[:-1])
+        tail = gain * rho / older
+        assert_equal(table.coefficients["b"][i, :p], [1 - tail.sum(), *tail])
+        if i == STEPS - 1:
+            break
+        rho = np.array([0.5]) if p == 1 else np.linalg.solve(system, right)
+        tail, ahead = gain * rho[:-1] / older, gain * rho[-1]
+        assert_equal(table.coefficients["a"][i, : p + 1], [ahead, 1 - ahead - tail.sum(), *tail])
+
+
+@pytest.mark.parametrize("space, form", EXPONENTIAL)
+def test_unipc_variants_agree_where_nothing_is_fixed(space, form):
+    """From order 3 on both predictors are the exponential Lagrange rule."""
+    nodes, _ = grid(space)
+    options = {"order": 3, "form": form, "lower_order_final": False}
+    one, two = (table_of(f"unipc-{v}", space, nodes, **options) for v in ("bh1", "bh2"))
+    rule = b_of("exp-lagrange", space, nodes, order=3, form=form)
+    for table in (one, two):
+        assert_equal(table.coefficients["b"][2:], rule[2:])
+    assert_equal(one.coefficients["a"][1:], two.coefficients["a"][1:])
+    assert abs(one.coefficients["b"][1] - two.coefficients["b"][1]).max() > 1e-4
+
+
+@pytest.mark.parametrize("name", ["dpmpp", "exp-lagrange", "unipc-bh1", "unipc-bh2"])
+def test_lower_order_final(space, name):
+    """The last two steps have orders 2 and 1."""
+    nodes, _ = grid(space)
+    b = b_of(name, space, nodes, order=3, lower_order_final=True)
+    assert [np.count_nonzero(row) for row in b] == [1, 2, 3, 3, 2, 1]
+
+
+# --- single steps
+
+
+@pytest.mark.parametrize("space, form", EXPONENTIAL)
+def test_dpm_solver_second_order(space, form):
+    nodes, lam = grid(space)
+    table = table_of("dpm-solver", space, nodes, order=2, form=form)
+    calls = log_snr(space, torch.tensor(table.call_sigmas)).numpy().reshape(STEPS, 2)
+    assert_equal(calls, np.stack([lam[:-1], (lam[1:] + lam[:-1]) / 2], 1))
+    assert_equal(table.coefficients["b"], np.tile([0, 1], (STEPS, 1)))
+    assert_equal(table.coefficients["a"], np.tile([[0, 0], [1, 0]], (STEPS, 1, 1)))
+
+
+@pytest.mark.parametrize("space, form", EXPONENTIAL)
+def test_dpm_solver_third_order(space, form):
+    nodes, lam = grid(space)
+    table = table_of("dpm-solver", space, nodes, order=3, form=form)
+    calls = log_snr(space, torch.tensor(table.call_sigmas)).numpy().reshape(STEPS, 3)
+    h, sign = np.diff(lam), 1 if form == "noise" else -1
+    assert_equal(calls, lam[:-1, None] + h[:, None] * [0, 1 / 3, 2 / 3])
+    for i in range(STEPS):
+        r1, r2 = 1 / 3, 2 / 3
+        phi12, phi1 = np.expm1(sign * r2 * h[i]), np.expm1(sign * h[i])
+        phi22, phi2 = phi12 / (r2 * h[i]) - sign, phi1 / h[i] - sign
+        a32, beta = sign * r2 / r1 * phi22 / phi12, sign * phi2 / (r2 * phi1)
+        assert_equal(table.coefficients["a"][i], [[0, 0, 0], [1, 0, 0], [1 - a32, a32, 0]])
+        assert_equal(table.coefficients["b"][i], [1 - beta, 0, beta])
+
+
+def test_heun_is_the_trapezium_of_two_calls(space):
+    nodes, _ = grid(space)
+    table = table_of("heun", space, nodes)
+    assert_equal(table.call_sigmas.reshape(STEPS, 2), np.stack([nodes[:-1], nodes[1:]], 1))
+    assert_equal(table.coefficients["b"], np.full((STEPS, 2), 0.5))
+
+
+# --- the update itself
+
+
+@pytest.mark.parametrize("space, form", SPACE_FORMS)
+@pytest.mark.parametrize("ending", [None, 0.0])
+def test_order_one_is_the_same_step_in_every_form(space, form, ending):
+    """x_i = alpha_i x0 + sigma_i eps, whatever the form: DDIM."""
+    problem = PROBLEMS[space]
+    nodes = problem.nodes(3)
+    if ending is not None:
+        nodes[-1] = ending
+    x = problem.x
+    for start, end in zip(nodes[:-1], nodes[1:], strict=True):
+        x0 = problem.denoise(x, start)
+        keep, scale = (1 - start, 1 - end) if space == "flow" else (1.0, 1.0)
+        x = scale * x0 + end * (x - keep * x0) / start
+    levels = nodes.numpy()
+    table = SolverTable("lms", 1, form, space, levels, levels[:-1], {"b": np.ones((3, 1))})
+    result = sample(problem.model.denoise, problem.x, table)
+    torch.testing.assert_close(result, x, rtol=1e-13, atol=1e-13)
+
+
+# --- singular ends, and more order than steps
+
+SOLVERS = [
+    ("euler", 1),
+    ("ddim", 1),
+    ("ipndm", 3),
+    ("adams-bashforth", 4),
+    ("dpm-solver", 2),
+    ("dpm-solver", 3),
+    ("dpmpp", 2),
+    ("dpmpp", 3),
+    ("exp-lagrange", 3),
+    ("unipc-bh1", 2),
+    ("unipc-bh2", 3),
+    ("heun", 2),
+    ("gaussian", 3),
+]
+
+
+def singular_nodes(space, n):
+    """From sigma_max, which is 1 for flow, down to 0."""
+    high = 80.0 if space == "ve" else 1.0
+    return np.append(np.geomspace(high, 0.02 * high, n) if n > 1 else [high], 0.0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("name, order", SOLVERS)
+def test_singular_ends_are_finite(space, name, order, n):
+    table = table_of(name, space, singular_nodes(space, n), order=order)
+    model = mixture(space)
+    out = sample(model.denoise, table.sigmas[0] * torch.randn(3, 2, dtype=torch.float64), table)
+    assert out.isfinite().all()
+    assert (table.call_sigmas > 0).all() and table.ending == 0
+
+
+@pytest.mark.parametrize("name", ["dpmpp", "exp-lagrange", "unipc-bh1", "unipc-bh2"])
+def test_exponential_rules_are_of_order_one_on_a_step_to_zero(space, name):
+    b = b_of(name, space, singular_nodes(space, 5), order=3, lower_order_final=False)
+    np.testing.assert_array_equal(b[-1], [1, 0, 0])
+    assert np.count_nonzero(b[-2]) == 3
+
+
+@pytest.mark.parametrize("order", [2, 3])
+def test_dpm_solver_ends_on_the_last_stage(space, order):
+    """On a step to zero the result is the x0 of the last call, whose level lies inside the step."""
+    table = table_of("dpm-solver", space, singular_nodes(space, 4), order=order, form="data")
+    last = table.call_sigmas[-order:]
+    assert last[0] == table.sigmas[-2] and (np.diff(last) < 0).all()
+    seen = []
+    model = mixture(space)
+
+    def denoise(x, sigma):
+        seen.append(model.denoise(x, sigma))
+        return seen[-1]
+
+    out = sample(denoise, PROBLEMS[space].x, table)
+    torch.testing.assert_close(out, seen[-1], rtol=0, atol=1e-14)
+
+
+def test_heun_ends_with_an_euler_step_only_at_zero(space):
+    assert table_of("heun", space, singular_nodes(space, 4)).nfe == 7
+    assert table_of("heun", space, PROBLEMS[space].nodes(4)).nfe == 8
+
+
+@pytest.mark.parametrize("name, order", [s for s in SOLVERS if s[0] not in ("dpm-solver", "heun")])
+def test_order_above_the_number_of_steps(space, name, order):
+    """Warm-up rows only; the rows of a longer table's start."""
+    nodes = PROBLEMS[space].nodes(5)
+    options = {} if "unipc" not in name else {"lower_order_final": False}
+    short = b_of(name, space, nodes[:3], order=order, **options)
+    long = b_of(name, space, nodes, order=order, **options)
+    assert short.shape == (2, order)
+    assert_equal(short, long[:2])
+
+
+def test_flow_start_at_one_leaves_the_later_steps_alone():
+    """Only the spacing of the first step is measured from a clipped end."""
+    nodes = np.array([1.0, 0.8, 0.5, 0.3, 0.1])
+    inner = b_of("exp-lagrange", "flow", nodes[1:], order=2)
+    assert_equal(b_of("exp-lagrange", "flow", nodes, order=2)[2:], inner[1:])
+
+
+def test_the_noise_form_cannot_start_a_flow_model_at_one():
+    with pytest.raises(TableError, match="velocity or data"):
+        table_of("exp-lagrange", "flow", [1.0, 0.5, 0.1], form="noise")

@@ -1,0 +1,357 @@
+"""The contract of `sample`: calls, callbacks, tails, masks, shapes, dtypes, no host reads."""
+
+import numpy as np
+import pytest
+import torch
+from problems import PROBLEMS, mixture
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from s4s_core.classical import classical_table
+from s4s_core.errors import ModelError, TableError
+from s4s_core.names import SOLVERS
+from s4s_core.sampling import Cursor, advance, call_sigmas, compiled, evaluate, run, sample
+from s4s_core.tail import nearest_node, tail
+
+SINGLE_STEP = {"dpm-solver": 2, "heun": 2}
+
+
+class Recorder:
+    """A denoiser that keeps what it was called with."""
+
+    def __init__(self, denoise):
+        self.denoise, self.points, self.sigmas, self.outputs = denoise, [], [], []
+
+    def __call__(self, x, sigma):
+        self.points.append(x)
+        self.sigmas.append(sigma)
+        self.outputs.append(self.denoise(x, sigma))
+        return self.outputs[-1]
+
+
+def half(x, sigma):
+    """A null model: no host reads, any shape, any dtype."""
+    return x * 0.5
+
+
+def nodes_of(space, n, ending=None):
+    nodes = PROBLEMS[space].nodes(n)
+    if ending is not None:
+        nodes[-1] = ending
+    return nodes
+
+
+def setup(name="exp-lagrange", space="ve", n=4, **options):
+    """(problem, table, recorder) of a short run."""
+    problem = PROBLEMS[space]
+    table = classical_table(name, nodes_of(space, n), space=space, **options)
+    return problem, table, Recorder(problem.model.denoise)
+
+
+# --- model calls
+
+
+@pytest.mark.parametrize("space", PROBLEMS)
+@pytest.mark.parametrize("ending", [None, 0.0])
+@pytest.mark.parametrize("name", SOLVERS)
+def test_nfe_is_the_number_of_model_calls(space, ending, name):
+    table = classical_table(name, nodes_of(space, 5, ending), space=space)
+    expected = 5 * SINGLE_STEP.get(name, 1) - (name == "heun" and ending == 0)
+    problem, model = PROBLEMS[space], Recorder(PROBLEMS[space].model.denoise)
+    sample(model, problem.x, table)
+    assert len(model.sigmas) == table.nfe == expected
+    for seen, expected in zip(model.sigmas, table.call_sigmas, strict=True):
+        assert seen.tolist() == [expected] * len(problem.x)
+
+
+def test_the_condition_is_passed_on_untouched():
+    _, table, _ = setup()
+    cond, seen = {"text": object()}, []
+
+    def denoise(x, sigma, cond):
+        seen.append(cond)
+        return half(x, sigma)
+
+    sample(denoise, torch.randn(2, 3), table, cond)
+    assert len(seen) == table.nfe and all(c is cond for c in seen)
+
+
+def test_runs_are_bitwise_repeatable():
+    for name in SOLVERS:
+        problem, table, model = setup(name)
+        before = problem.x.clone()
+        first, second = (sample(model, before, table) for _ in range(2))
+        assert torch.equal(first, second)
+        assert torch.equal(before, problem.x), "the input was changed in place"
+
+
+# --- callback
+
+
+def test_callback_sees_every_call_in_order():
+    problem, table, model = setup("dpm-solver", order=3)
+    seen = []
+    out = sample(model, problem.x, table, callback=seen.append)
+    assert [(p.call, p.nfe) for p in seen] == [(i, 12) for i in range(12)]
+    for i, progress in enumerate(seen):
+        assert torch.equal(progress.x, model.points[i])
+        assert torch.equal(progress.denoised, model.outputs[i])
+        assert torch.equal(progress.sigma, model.sigmas[i])
+        assert progress.sigma.shape == (len(problem.x),)
+    assert not torch.equal(out, seen[-1].x)
+
+
+def test_an_exception_in_the_callback_stops_before_the_next_call():
+    class Interrupted(Exception):
+        pass
+
+    def stop(progress):
+        if progress.call == 1:
+            raise Interrupted
+
+    problem, table, model = setup()
+    with pytest.raises(Interrupted):
+        sample(model, problem.x, table, callback=stop)
+    assert len(model.sigmas) == 2
+
+
+# --- starting in mid-trajectory
+
+
+@pytest.mark.parametrize("space", PROBLEMS)
+@pytest.mark.parametrize("name", ["exp-lagrange", "adams-bashforth"])
+@pytest.mark.parametrize("start", [1, 2, 4])
+@pytest.mark.parametrize("ending", [None, 0.0])
+def test_a_tail_is_the_classical_table_of_the_remaining_nodes(space, name, start, ending):
+    nodes = nodes_of(space, 6, ending)
+    late = tail(classical_table(name, nodes, order=3, space=space), start)
+    fresh = classical_table(name, nodes[start:], order=3, space=space)
+    for key, array in fresh.arrays.items():
+        np.testing.assert_allclose(late.arrays[key], array, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_start_runs_the_remaining_calls(name):
+    problem, table, model = setup(name, n=5)
+    skipped = 2 * SINGLE_STEP.get(name, 1)
+    seen = []
+    x = problem.truth(table.sigmas[2:3])[0]
+    out = sample(model, x, table, start=2, callback=seen.append)
+    assert len(model.sigmas) == table.nfe - skipped == seen[0].nfe
+    assert model.sigmas[0][0] == table.sigmas[2]
+    if name != "gaussian":
+        torch.testing.assert_close(out, problem.truth(table.sigmas[-1:])[0], rtol=0, atol=0.5)
+
+
+def test_a_tail_keeps_rows_that_still_have_their_history():
+    _, table, _ = setup("gaussian", n=6, order=3)
+    b, late = table.coefficients["b"], tail(table, 2).coefficients["b"]
+    np.testing.assert_array_equal(late[2:], b[4:])
+    assert not late[0, 1:].any() and not late[1, 2:].any()
+    np.testing.assert_allclose(late[:2].sum(1), 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_the_tail_of_a_predictor_corrector_refills_both_arrays(order):
+    nodes = nodes_of("ve", 6)
+    options = {"order": order, "lower_order_final": False}
+    late, fresh = (
+        t.coefficients
+        for t in (
+            tail(classical_table("unipc-bh2", nodes, **options), 2),
+            classical_table("unipc-bh2", nodes[2:], **options),
+        )
+    )
+    np.testing.assert_array_equal(late["a"][order:], fresh["a"][order:])
+    np.testing.assert_allclose(late["b"].sum(1), 1, rtol=1e-12)
+    np.testing.assert_allclose(late["a"].sum(1), 1, rtol=1e-12)
+    if order == 3:  # the full-order warm-up rows of the refill are the exponential Lagrange rule
+        rule = classical_table("exp-lagrange", nodes[2:], order=3).coefficients["b"]
+        np.testing.assert_allclose(late["b"], rule, rtol=1e-10)
+
+
+@pytest.mark.parametrize("start", [-1, 4, 9])
+def test_a_tail_needs_a_node_with_a_step(start):
+    problem, table, model = setup()
+    with pytest.raises(TableError, match=f"cannot start at node {start}"):
+        sample(model, problem.x, table, start=start)
+
+
+def test_the_nearest_node_is_measured_in_the_logarithm():
+    table = classical_table("euler", [10.0, 1.0, 0.1, 0.0])
+    assert [nearest_node(table, s) for s in (50.0, 3.5, 3.0, 0.3, 0.0)] == [0, 0, 1, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["unipc-bh2", "ipndm", "dpm-solver"])
+def test_a_run_can_be_taken_up_from_any_cursor(name):
+    """What Gauss-Newton does with perturbed continuations: exactly the same result."""
+    problem, table, model = setup(name, n=5)
+    program, cursor = compiled(table), Cursor(problem.x, problem.x)
+    whole = run(program, model, cursor)
+    for call in range(program.nfe):
+        assert torch.equal(run(program, model, cursor, first=call).point, whole.point)
+        cursor, _ = evaluate(program, call, cursor, model, model.sigmas[call])
+        assert len(cursor.history) <= program.depth
+        cursor = advance(program, call, cursor)
+
+
+# --- inpainting
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", [torch.bool, torch.float32])
+def test_keep_is_exact_where_the_mask_is_zero(dtype, kind):
+    _, table, _ = setup()
+    x, original = torch.randn(2, 4, 8, 8).to(dtype), torch.randn(2, 4, 8, 8).to(dtype)
+    mask = torch.zeros(1, 1, 8, 8)
+    mask[..., :4] = 1
+    free = sample(half, x, table)
+    out = sample(half, x, table, keep=(mask.to(kind), original))
+    assert out.dtype == dtype
+    assert torch.equal(out[..., 4:], original[..., 4:])
+    assert torch.equal(out[..., :4], free[..., :4])
+
+
+def test_keep_is_exact_even_where_the_model_fails():
+    _, table, _ = setup()
+    original, mask = torch.randn(1, 4), torch.tensor([[0.0, 0.0, 0.0, 1.0]])
+    out = sample(lambda x, sigma: x * float("nan"), torch.randn(1, 4), table, keep=(mask, original))
+    assert torch.equal(out[:, :3], original[:, :3]) and out[:, 3].isnan().all()
+
+
+def test_keep_blends_between():
+    _, table, _ = setup()
+    x, original = torch.randn(2, 5), torch.randn(2, 5)
+    out = sample(half, x, table, keep=(torch.full((1, 5), 0.25), original))
+    torch.testing.assert_close(out, 0.25 * sample(half, x, table) + 0.75 * original)
+
+
+# --- shapes and dtypes
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 7), (2, 4, 8, 8), (1, 16, 3, 8, 8)])
+@pytest.mark.parametrize("name", ["ipndm", "unipc-bh2", "dpm-solver"])
+def test_any_shape(shape, name):
+    """A batch of scalars, vectors, images, video latents; the same numbers in each shape."""
+    _, table, _ = setup(name)
+    x = torch.randn(shape, dtype=torch.float64)
+    seen = []
+
+    def denoise(x, sigma):
+        seen.append((x.shape, sigma.shape))
+        return half(x, sigma)
+
+    out = sample(denoise, x, table)
+    assert set(seen) == {(x.shape, x.shape[:1])}
+    flat = sample(half, x.reshape(shape[0], -1), table)
+    assert torch.equal(out.reshape(flat.shape), flat)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_dtypes(dtype):
+    """The model sees x as given; sigma and the state are in float32 or better."""
+    problem, table, _ = setup("dpmpp", n=8)
+    model = Recorder(lambda x, sigma: problem.model.denoise(x.double(), sigma.double()).to(dtype))
+    out = sample(model, problem.x.to(dtype), table)
+    work = torch.promote_types(dtype, torch.float32)
+    assert out.dtype == dtype
+    assert {x.dtype for x in model.points} == {dtype}
+    assert {s.dtype for s in model.sigmas} == {work}
+    exact = sample(problem.model.denoise, problem.x.to(dtype).double(), table)
+    torch.testing.assert_close(out.double(), exact, rtol=0, atol=20 * torch.finfo(dtype).eps)
+
+
+def test_sigmas_keep_float32_accuracy_for_half_models():
+    table = classical_table("euler", [812.4, 3.3, 0.0])
+    model = Recorder(half)
+    sample(model, torch.randn(2, 3).half(), table)
+    assert model.sigmas[0].tolist() == [float(np.float32(812.4))] * 2
+
+
+# --- the model's contract
+
+
+@pytest.mark.parametrize(
+    "answer, message",
+    [
+        (lambda x: x[:, :1], r"shape \(2, 1\) for an input of shape \(2, 3\)"),
+        (lambda x: (x,), "a tuple"),
+        (lambda x: None, "a NoneType"),
+        (lambda x: x.numpy(), "a ndarray"),
+    ],
+)
+def test_a_wrong_answer_is_a_model_error(answer, message):
+    _, table, _ = setup()
+    with pytest.raises(ModelError, match=message):
+        sample(lambda x, sigma: answer(x), torch.randn(2, 3), table)
+
+
+# --- no host-device synchronisation
+
+
+class NoReads(TorchDispatchMode):
+    """Fails where a tensor's value is read by the host; counts copies between dtypes or devices."""
+
+    READS = {
+        torch.ops.aten._local_scalar_dense.default,
+        torch.ops.aten.item.default,
+        torch.ops.aten.equal.default,
+        torch.ops.aten.nonzero.default,
+    }
+
+    def __init__(self):
+        super().__init__()
+        self.copies = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func not in self.READS, f"{func} reads a device tensor in the loop"
+        self.copies += func is torch.ops.aten._to_copy.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("space", PROBLEMS)
+@pytest.mark.parametrize("name", SOLVERS)
+def test_the_loop_reads_nothing_back(space, name):
+    """Neither values (dispatch), nor anything at all from tensors that have no values (meta)."""
+    _, table, _ = setup(name, space, n=6)
+    program, x = compiled(table), torch.randn(2, 4, dtype=torch.float32)
+    with NoReads() as mode:
+        run(program, half, Cursor(x, x), callback=lambda progress: None)
+    assert mode.copies == 1, "only the sigmas are moved, once"
+    out = sample(half, x.to("meta"), table, callback=lambda progress: None)
+    assert out.device.type == "meta" and out.shape == x.shape
+
+
+def test_the_read_detector_detects():
+    _, table, _ = setup()
+    program, x = compiled(table), torch.randn(2, 4)
+
+    def peeking(x, sigma):
+        return x * float(sigma[0])
+
+    with pytest.raises(AssertionError, match="reads a device tensor"), NoReads():
+        run(program, peeking, Cursor(x, x))
+    with pytest.raises(RuntimeError):
+        sample(peeking, x.to("meta"), table)
+
+
+def test_call_sigmas_of_per_row_programs():
+    """[nfe][batch], one column per row."""
+    _, table, _ = setup()
+    program = compiled(table)
+    one = call_sigmas(program, torch.zeros(3, 2))
+    assert one.shape == (4, 3) and torch.equal(one[:, 0], one[:, 2])
+
+
+def test_programs_are_lowered_once():
+    _, table, _ = setup()
+    _, again, _ = setup()
+    assert compiled(table) is compiled(again)
+
+
+def test_the_mixture_is_a_model():
+    """Any float dtype, no conditions, and the exact posterior mean of one Gaussian."""
+    model = mixture("flow", shape=(2, 3), dtype=torch.float32)
+    assert model.conditions(4, None) is None
+    x = torch.randn(5, 2, 3)
+    assert model.denoise(x, torch.full((5,), 0.5)).dtype == torch.float32
+    assert model.denoise(x.double(), torch.full((5,), 0.5)).dtype == torch.float64
