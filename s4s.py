@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-DEFAULT_COMMAND = ["sample"]
+DEFAULT_COMMAND = ["train", "--model", "demo", "--nfe", "5"]
 RUN_FILES = [ROOT / "requirements.txt"]
 TEST_FILES = [*RUN_FILES, ROOT / "requirements" / "dev.txt"]
 

@@ -13,8 +13,14 @@ from .table import SolverTable
 # What "auto" tries. Schedules that need scipy or thousands of calls (dmn, gits) are left out, so
 # that the outcome depends on nothing but the model and the seed.
 SOLVERS = (
-    ("ddim", 1), ("ipndm", 2), ("ipndm", 3), ("ipndm", 4), ("dpmpp", 2), ("dpmpp", 3),
-    ("unipc-bh2", 2), ("unipc-bh2", 3),
+    ("ddim", 1),
+    ("ipndm", 2),
+    ("ipndm", 3),
+    ("ipndm", 4),
+    ("dpmpp", 2),
+    ("dpmpp", 3),
+    ("unipc-bh2", 2),
+    ("unipc-bh2", 3),
 )
 SCHEDULES = ("uniform", "quadratic", "edm", "logsnr", "ays")
 
@@ -47,12 +53,15 @@ def rmse(denoise, table, pairs, batch=32):
     return float(squared_errors(denoise, table, pairs, batch).mean().sqrt())
 
 
-def candidates(model, nfe, ending=0.0, solvers=SOLVERS, schedules=SCHEDULES):
-    """Every classical table of `nfe` calls that exists for the model."""
+def candidates(model, nfe, ending=0.0, solvers=SOLVERS, schedules=SCHEDULES, options=None):
+    """Every classical table of `nfe` calls that exists for the model.
+
+    `options` are keyword arguments of schedules by name, such as gits' measured costs.
+    """
     found = []
     for name in schedules:
         try:
-            nodes = schedule(name, nfe, model, ending)
+            nodes = schedule(name, nfe, model, ending, **(options or {}).get(name, {}))
         except TableError:
             continue
         for solver, order in solvers:

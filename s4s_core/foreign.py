@@ -32,8 +32,16 @@ def _to_sigma(values, domain, space, times):
 
 
 def table_from_lists(
-    nodes, weights, *, space="ve", form="noise", domain="sigma", times=None, call_nodes=None,
-    newest_first=True, absolute=False,
+    nodes,
+    weights,
+    *,
+    space="ve",
+    form="noise",
+    domain="sigma",
+    times=None,
+    call_nodes=None,
+    newest_first=True,
+    absolute=False,
 ):
     """A multistep table from published lists.
 
@@ -46,7 +54,9 @@ def table_from_lists(
     sigmas = _to_sigma(nodes, domain, space, times)
     calls = sigmas[:-1] if call_nodes is None else _to_sigma(call_nodes, domain, space, times)
     if len(weights) != len(sigmas) - 1:
-        raise TableError(f"{len(sigmas) - 1} steps need as many lists of weights, not {len(weights)}.")
+        raise TableError(
+            f"{len(sigmas) - 1} steps need as many lists of weights, not {len(weights)}."
+        )
     weights = [_floats(row) for row in weights]
     order = max(map(len, weights), default=0)
     b = np.zeros((len(weights), order))

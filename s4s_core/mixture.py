@@ -26,8 +26,9 @@ class GaussianMixture:
         self.log_weights = (weights / weights.sum()).log()
 
     @classmethod
-    def random(cls, components, shape, seed=0, spread=1.0, scale=0.1, space="ve", rank=None,
-               **options):
+    def random(
+        cls, components, shape, seed=0, spread=1.0, scale=0.1, space="ve", rank=None, **options
+    ):
         """Components drawn from a seeded normal distribution, in float64.
 
         With a `rank`, the means lie in a random subspace of that dimension: components overlap and
@@ -53,7 +54,9 @@ class GaussianMixture:
         variance = scale**2 * scales**2 + sigma**2
         gap = flat.unsqueeze(1) - scale.unsqueeze(2) * means
         distance = gap.square().sum(2)
-        logits = self.log_weights.to(x) - 0.5 * (distance / variance + flat.shape[1] * variance.log())
+        logits = self.log_weights.to(x) - 0.5 * (
+            distance / variance + flat.shape[1] * variance.log()
+        )
         gain = scale * scales**2 / variance
         posterior = means + gain.unsqueeze(2) * gap
         return (logits.softmax(1).unsqueeze(2) * posterior).sum(1).reshape(x.shape)

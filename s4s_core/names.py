@@ -46,7 +46,9 @@ def resolve(registry, kind, name, error):
 
 def check_options(function, kind, name, options, error):
     """Raise `error` for an option that `function` does not take, naming those it does."""
-    known = [p.name for p in inspect.signature(function).parameters.values() if p.default is not p.empty]
+    known = [
+        p.name for p in inspect.signature(function).parameters.values() if p.default is not p.empty
+    ]
     for option in options:
         if option not in known:
             takes = ", ".join(known) if known else "none"

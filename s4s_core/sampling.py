@@ -63,9 +63,12 @@ def _combine(move, state, history):
 
 
 def _entry(data_scales, call, point, x0):
-    """The history entry of an evaluation: x0 itself, or point - q x0."""
+    """The history entry of an evaluation: a copy of x0, or point - q x0.
+
+    A copy, because a compiled model may write its next result over this one.
+    """
     if data_scales is None:
-        return x0
+        return x0.clone()
     if isinstance(data_scales, list):
         return torch.sub(point, x0, alpha=data_scales[call])
     return point - _spread(data_scales[..., call], point) * x0

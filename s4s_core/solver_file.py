@@ -73,12 +73,19 @@ def dump_solver(pack):
     return struct.pack("<Q", len(text)) + text + data
 
 
-def save_solver(path, pack):
-    """Write a pack to `path` (.safetensors), atomically; the same pack gives the same bytes."""
+def check_path(path):
+    """`path` as a Path, if a solver can be saved under that name: worth asking before training."""
     path = Path(path)
     if path.suffix.lower() != ".safetensors":
         raise SolverFileError(f"{path.name}: a solver file's name must end in .safetensors.")
-    data = dump_solver(pack)
+    if "\0" not in str(path) and not path.parent.is_dir():
+        raise SolverFileError(f"{path}: the folder {path.parent} does not exist.")
+    return path
+
+
+def save_solver(path, pack):
+    """Write a pack to `path` (.safetensors), atomically; the same pack gives the same bytes."""
+    path, data = check_path(path), dump_solver(pack)
     try:
         write_atomic(path, data)
     except (OSError, ValueError) as error:

@@ -63,7 +63,9 @@ def _check_times(table):
     if table.space == "flow" and max(sigmas[0], calls.max()) > 1:
         raise TableError("a flow model's sigmas must not exceed 1.")
     if table.form == "noise" and table.space == "flow" and sigmas[0] == 1:
-        raise TableError("the noise form cannot start a flow model at sigma 1: use velocity or data.")
+        raise TableError(
+            "the noise form cannot start a flow model at sigma 1: use velocity or data."
+        )
 
 
 def _reach(steps, width, seen):
@@ -182,9 +184,7 @@ class SolverTable:
         """The same solver with some of its arrays replaced, validated again."""
         merged = {**self.arrays, **arrays}
         sigmas, calls = merged.pop("sigmas"), merged.pop("call_sigmas")
-        return SolverTable(
-            self.family, self.order, self.form, self.space, sigmas, calls, merged
-        )
+        return SolverTable(self.family, self.order, self.form, self.space, sigmas, calls, merged)
 
     def __eq__(self, other):
         return isinstance(other, SolverTable) and self.digest == other.digest
@@ -193,7 +193,7 @@ class SolverTable:
         return hash(self.digest)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SolverPack:
     """The tables of several NFEs of one model, and what is known about them.
 
@@ -204,12 +204,12 @@ class SolverPack:
     metadata: Mapping = field(default_factory=dict)
 
     def __post_init__(self):
-        tables = dict(sorted(self.tables.items()))
-        if not tables:
+        if not self.tables:
             raise TableError("a pack needs at least one table.")
-        for nfe, table in tables.items():
+        for nfe, table in self.tables.items():
             if not isinstance(table, SolverTable) or nfe != table.nfe:
                 raise TableError(f"entry {nfe} of the pack is not a table of {nfe} calls.")
+        tables = dict(sorted(self.tables.items()))
         if len({table.space for table in tables.values()}) > 1:
             raise TableError("all tables of a pack must be of one space.")
         object.__setattr__(self, "tables", MappingProxyType(tables))
@@ -240,3 +240,9 @@ class SolverPack:
             held = ", ".join(map(str, self.nfes))
             raise TableError(f"this solver has no table for {nfe} steps: choose one of {held}.")
         return self.tables[nfe]
+
+    def __eq__(self, other):
+        return isinstance(other, SolverPack) and self.digest == other.digest
+
+    def __hash__(self):
+        return hash(self.digest)

@@ -33,10 +33,16 @@ def tail(table, start):
     if start == 0:
         return table
     if table.family == "ss":
-        first, coefficients = start * table.order, {k: v[start:] for k, v in table.coefficients.items()}
+        first, coefficients = (
+            start * table.order,
+            {k: v[start:] for k, v in table.coefficients.items()},
+        )
     else:
         grid = natural_grid(table.space, table.form, torch.tensor(table.sigmas))
-        first, coefficients = start, {"b": _refill(table.coefficients["b"][start:], grid, start, False)}
+        first, coefficients = (
+            start,
+            {"b": _refill(table.coefficients["b"][start:], grid, start, False)},
+        )
         if table.family == "pc":
             coefficients["a"] = _refill(table.coefficients["a"][start:], grid, start, True)
     return table.replace(

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save
 
 from .atomic import write_atomic
 from .classical import classical_table
+from .errors import ModelError
 from .sampling import sample
 from .schedules import schedule
 from .table import SolverTable, canonical_json
@@ -83,6 +84,8 @@ def draw_pairs(model, teacher, count, seed, batch=32, cache=None, denoise=None):
     if target is None:
         parts = Pairs(x, cond, x).batches(batch)
         target = torch.cat([_teach(teacher, part, denoise or model.denoise) for part in parts])
+        if not bool(target.isfinite().all()):
+            raise ModelError("The teacher's results are not finite: try another precision.")
         if path:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, save({"target": target.contiguous().cpu()}))
@@ -90,6 +93,7 @@ def draw_pairs(model, teacher, count, seed, batch=32, cache=None, denoise=None):
 
 
 def _teach(teacher, part, denoise):
-    if isinstance(teacher, SolverTable):
-        return sample(denoise, part.x, teacher, part.cond)
-    return teacher(part.x, part.cond)
+    with torch.no_grad():
+        if isinstance(teacher, SolverTable):
+            return sample(denoise, part.x, teacher, part.cond)
+        return teacher(part.x, part.cond)

@@ -1,4 +1,5 @@
-"""Keeps pytest from importing the root `__init__.py`, which would load the core a second time."""
+"""Skips slow tests unless --long is given, and keeps pytest from importing the root `__init__.py`,
+which would load the core a second time."""
 
 from pathlib import Path
 
@@ -13,6 +14,18 @@ class CheckoutIsNoPackage:
     @staticmethod
     def pytest_collect_directory(path, parent):
         return pytest.Dir.from_parent(parent, path=path) if path == ROOT else None
+
+
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="run the slow tests too")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--long"):
+        skip = pytest.mark.skip(reason="slow: run with --long")
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(skip)
 
 
 def pytest_configure(config):

@@ -1,5 +1,7 @@
 """The contract of `sample`: calls, callbacks, tails, masks, shapes, dtypes, no host reads."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -188,7 +190,11 @@ def test_a_run_can_be_taken_up_from_any_cursor(name):
     program, cursor = compiled(table), Cursor(problem.x, problem.x)
     whole = run(program, model, cursor)
     for call in range(program.nfe):
-        assert torch.equal(run(program, model, cursor, first=call).point, whole.point)
+        seen = []
+        rest = run(program, model, cursor, first=call, callback=seen.append)
+        assert torch.equal(rest.point, whole.point)
+        assert [(p.call, p.nfe) for p in seen] == [(i, len(seen)) for i in range(len(seen))]
+        assert len(seen) == program.nfe - call
         cursor, _ = evaluate(program, call, cursor, model, model.sigmas[call])
         assert len(cursor.history) <= program.depth
         cursor = advance(program, call, cursor)
@@ -334,12 +340,16 @@ def test_the_read_detector_detects():
         sample(peeking, x.to("meta"), table)
 
 
-def test_call_sigmas_of_per_row_programs():
-    """[nfe][batch], one column per row."""
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_call_sigmas_are_vectors(dtype):
+    """[nfe][batch]: one level for all rows, or one for each; never in half precision."""
     _, table, _ = setup()
-    program = compiled(table)
-    one = call_sigmas(program, torch.zeros(3, 2))
-    assert one.shape == (4, 3) and torch.equal(one[:, 0], one[:, 2])
+    program, x = compiled(table), torch.zeros(3, 2, dtype=dtype)
+    levels = torch.tensor(table.call_sigmas)
+    per_row = replace(program, sigmas=torch.stack([levels, 2 * levels, 3 * levels]))
+    work = torch.promote_types(dtype, torch.float32)
+    assert torch.equal(call_sigmas(program, x), levels.to(work)[:, None].expand(-1, 3))
+    assert torch.equal(call_sigmas(per_row, x), per_row.sigmas.T.to(work))
 
 
 def test_programs_are_lowered_once():

@@ -162,7 +162,7 @@ def dmn_case(space, n, power):
 def test_dmn_lowers_its_bound(space, n, power):
     nodes, best, start, took = dmn_case(space, n, power)
     assert took < 15
-    assert best == pytest.approx(start) if n == 1 else best < 0.99 * start
+    assert best <= start * (1 + 1e-6) if n <= 2 else best < 0.99 * start
 
 
 @pytest.mark.slow
@@ -198,7 +198,8 @@ def test_dmn_bound_is_the_weighted_sum_of_what_each_call_adds():
 
     for space, sigmas in (("ve", [9.0, 3.0, 1.0, 0.4, 0.1]), ("flow", [0.9, 0.7, 0.5, 0.2, 0.1])):
         nodes = torch.tensor(sigmas, dtype=torch.float64)
-        table = classical_table("exp-lagrange", nodes, order=3, space=space, form="data")
+        lower = {"form": "data", "lower_order_final": True}
+        table = classical_table("exp-lagrange", nodes, order=3, space=space, **lower)
         responses = []
         for call in range(4):
             calls = iter(range(4))

@@ -15,6 +15,9 @@ from s4s_core import __version__
 from s4s_core.errors import S4SError
 
 COMMANDS = {
+    "train": "learn a solver for a model",
+    "sample": "render pictures with a solver",
+    "compare": "compare a solver with its teacher and with classical solvers",
     "inspect": "show what is inside solver files",
     "bench": "rerun a benchmark",
 }

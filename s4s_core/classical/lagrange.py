@@ -14,30 +14,39 @@ import torch
 
 from ..spaces import alpha, clip_ends, log_snr
 
-_SERIES_BELOW = 1.0
-_SERIES_TERMS = 20
+_SERIES_TERMS = 60
+
+
+def phis(count, z):
+    """[phi_1(z), ..., phi_count(z)] for a 0-dim z, without cancellation.
+
+    phi_k(z) = int_0^1 e^((1-d) z) d^(k-1) / (k-1)! dd, and phi_{k+1} = (phi_k - 1/k!) / z. Upwards
+    this recurrence loses digits where |z| is small next to k: there the last phi comes from its
+    series, and the recurrence runs downwards.
+    """
+    if abs(z.item()) >= count:
+        values = [z.expm1() / z]
+        for k in range(1, count):
+            values.append((values[-1] - 1 / math.factorial(k)) / z)
+        return values
+    last = torch.zeros_like(z)
+    for n in reversed(range(_SERIES_TERMS)):
+        last = last * z + 1 / math.factorial(n + count)
+    values = [last]
+    for k in reversed(range(1, count)):
+        values.append(z * values[-1] + 1 / math.factorial(k))
+    return values[::-1]
 
 
 def phi(k, z):
-    """phi_k(z) = int_0^1 e^((1-d) z) d^(k-1) / (k-1)! dd for a 0-dim z, without cancellation.
-
-    A series near zero; elsewhere phi_{k+1} = (phi_k - 1/k!) / z from phi_0 = e^z.
-    """
-    if abs(z.item()) < _SERIES_BELOW:
-        total = torch.zeros_like(z)
-        for n in reversed(range(_SERIES_TERMS)):
-            total = total * z + 1 / math.factorial(n + k)
-        return total
-    value = z.exp()
-    for n in range(k):
-        value = (value - 1 / math.factorial(n)) / z
-    return value
+    """phi_k(z)."""
+    return phis(k, z)[-1]
 
 
 def moments(z, count):
     """M_0 .. M_{count-1} of a step, the right-hand sides of the moment equations."""
-    first = phi(1, z)
-    return torch.stack([math.factorial(m) * phi(m + 1, z) / first for m in range(count)])
+    values = phis(count, z)
+    return torch.stack([math.factorial(m) * v / values[0] for m, v in enumerate(values)])
 
 
 def solve_weights(taus, z):

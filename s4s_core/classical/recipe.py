@@ -18,9 +18,7 @@ class Recipe(NamedTuple):
         """The validated table."""
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in self.arrays.items()}
         sigmas, calls = arrays.pop("sigmas"), arrays.pop("call_sigmas")
-        return SolverTable(
-            self.family, self.order, self.form, self.space, sigmas, calls, arrays
-        )
+        return SolverTable(self.family, self.order, self.form, self.space, sigmas, calls, arrays)
 
 
 def default_form(space):

@@ -44,9 +44,7 @@ def dpm_solver(sigmas, space, order=2, form=None):
         a.append(stage)
         b.append(final)
     arrays = {"sigmas": sigmas, "call_sigmas": torch.stack(calls)}
-    return Recipe(
-        "ss", order, form, space, {**arrays, "a": torch.stack(a), "b": torch.stack(b)}
-    )
+    return Recipe("ss", order, form, space, {**arrays, "a": torch.stack(a), "b": torch.stack(b)})
 
 
 def heun(sigmas, space, order=2):

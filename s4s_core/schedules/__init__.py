@@ -27,5 +27,7 @@ def schedule(name, n, model, ending=0.0, **options):
     nodes = build(n, model, low, high, **options)
     nodes = torch.cat([nodes.new_tensor([high]), nodes[1:-1], nodes.new_tensor([float(ending)])])
     if not bool((nodes[1:] < nodes[:-1]).all()):
-        raise TableError(f"the schedule '{name}' cannot place {n} steps between {high:g} and {low:g}.")
+        raise TableError(
+            f"the schedule '{name}' cannot place {n} steps between {high:g} and {low:g}."
+        )
     return nodes

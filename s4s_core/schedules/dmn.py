@@ -1,9 +1,9 @@
 """DMN (Xue et al.): nodes that minimise a bound on the global error, without calling a model.
 
-With the exact exponential Lagrange rule (data form), the result is a weighted sum of the network's
-predictions at the nodes. If the error of the prediction at node j is at most eps_j, that of the
-result is at most sum_j eps_j |W_j|, where W_j gathers node j's weights over all steps. The inner
-lambdas minimise this bound.
+With the exact exponential Lagrange rule (data form, order 3, lower at the end), the result is a
+weighted sum of the network's predictions at the nodes. If the error of the prediction at node j is
+at most eps_j, that of the result is at most sum_j eps_j |W_j|, where W_j gathers node j's weights
+over all steps. The inner lambdas minimise this bound.
 """
 
 import importlib.util
@@ -21,13 +21,15 @@ _SMALLEST_GAP = 1e-3
 
 def error_bound(space, sigmas, power):
     """sum_j eps_j |W_j| for nodes `sigmas`, up to a constant; differentiable."""
-    recipe = exp_lagrange(sigmas, space, order=3)
+    recipe = exp_lagrange(sigmas, space, order=3, lower_order_final=True)
     snr = alpha(space, sigmas) / sigmas
     gains = (snr[1:] - snr[:-1]).unsqueeze(1) * recipe.arrays["b"]
-    total = torch.stack([
-        sum(gains[step, step - j] for step in range(j, min(j + 3, len(gains))))
-        for j in range(len(gains))
-    ])
+    total = torch.stack(
+        [
+            sum(gains[step, step - j] for step in range(j, min(j + 3, len(gains))))
+            for j in range(len(gains))
+        ]
+    )
     noise = 1 / snr[:-1]
     eps = noise**power / (1 + noise**2) ** ((power - 1) / 2)
     return (eps * total.abs()).sum() / snr[-1]

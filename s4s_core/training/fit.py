@@ -1,10 +1,10 @@
 """`fit`: distil a model's teacher into a pack of solver tables."""
 
+import math
 from dataclasses import dataclass, field
+from functools import partial
 
-import torch
-
-from ..errors import TrainingError
+from ..errors import TrainingDiverged, TrainingError
 from ..evaluation import candidates, rmse
 from ..names import METHODS
 from ..objectives import objective as find_objective
@@ -13,7 +13,7 @@ from ..teacher import default_teacher, draw_pairs
 from . import gauss_newton
 from .gradient import Descent
 from .meter import Meter
-from .parallel import Workers
+from .parallel import Workers, rank_and_world
 from .parameters import Parameters
 from .starts import as_multistep, distinct, named_start, ranked_starts
 from .state import load_state, save_state
@@ -47,10 +47,21 @@ class Settings:
     consistent: bool = False
     central: bool = False
     rate: float = 0.005
-    relax: bool = True
+    relax: float = 1.0
     epochs: int = 10
     domain: str = "logsnr"
     rematerialise: bool = True
+
+    def __post_init__(self):
+        for name in _WHOLE:
+            values = self.nfes if name == "nfes" else (getattr(self, name),)
+            if not values or not all(type(v) is int and v > 0 for v in values):
+                raise TrainingError(f"The option '{name}' needs a whole number above 0.")
+        if not (self.coefficients or self.times):
+            raise TrainingError("There is nothing to learn without coefficients and times.")
+
+
+_WHOLE = ("nfes", "budget", "starts", "samples", "validation", "held_out", "batch", "epochs")
 
 
 @dataclass
@@ -64,12 +75,27 @@ class Result:
     log: list = field(default_factory=list)
 
 
-def fit(model, nfe=5, method="gauss-newton", seed=0, budget=None, callback=None, *, teacher=None,
-        start=None, decode=None, objective=None, cache=None, state=None, cancelled=None, **options):
+def fit(
+    model,
+    nfe=5,
+    method="gauss-newton",
+    seed=0,
+    budget=None,
+    callback=None,
+    *,
+    teacher=None,
+    start=None,
+    decode=None,
+    objective=None,
+    cache=None,
+    state=None,
+    cancelled=None,
+    **options,
+):
     """Train solver tables for `model` at one or several NFEs and return a Result.
 
     teacher: a table, or a callable (x, cond) -> result; UniPC at 20 calls by default.
-    start: a SolverTable to begin from, instead of the option `init` ("auto" or solver:order:schedule).
+    start: a SolverTable to begin from, instead of `init` ("auto" or solver:order:schedule).
     budget: model calls per NFE, teacher and scoring apart. callback gets an Event after every step.
     state: a file that the run is saved to and resumed from. cache: a folder for teacher results.
     cancelled: a function asked between model calls; a true answer raises TrainingCancelled.
@@ -83,6 +109,8 @@ def fit(model, nfe=5, method="gauss-newton", seed=0, budget=None, callback=None,
         raise TrainingError(f"There is no training option '{unknown[0]}'.")
     if budget is not None:
         options["budget"] = budget
+    if isinstance(objective, str):
+        options["objective"], objective = objective, None
     nfes = (nfe,) if isinstance(nfe, int) else tuple(sorted(set(nfe)))
     settings = Settings(method=method, nfes=nfes, seed=seed, **options)
     teacher = teacher or default_teacher(model, ending=settings.ending)
@@ -101,26 +129,35 @@ class Run:
             raise TrainingError(
                 f"gauss-newton cannot fit the objective '{goal.name}': use l2 or lpips."
             )
-        identity = {"settings": _plain(settings), "teacher": getattr(teacher, "digest", None)}
+        identity = {
+            "settings": _plain(settings),
+            "model": getattr(model, "fingerprint", None),
+            "objective": goal.name,
+            "teacher": getattr(teacher, "digest", getattr(teacher, "key", None)),
+            "start": start and start.digest,
+        }
         self.state = load_state(path, identity) if path else {"identity": identity}
         self.meter = Meter(model.denoise, cancelled, self.state.get("calls", 0))
-        self.workers = Workers(settings.batch)
+        self.workers = Workers(settings.batch, self.meter)
         free = Meter(model.denoise, cancelled)
         seed, counts = settings.seed * _SEED_STRIDE, vars(settings) | {"train": settings.samples}
-        self.pairs = {
-            name: draw_pairs(model, teacher, counts[name], seed + k, settings.batch, cache, free)
-            for name, k in _SETS.items()
-        }
+
+        def draw(name, batch):
+            return draw_pairs(model, teacher, counts[name], seed + _SETS[name], batch, cache, free)
+
+        self.pairs = {name: self.workers.fitting(partial(draw, name)) for name in _SETS}
         if "calls" not in self.state:
             check_model(model, self.pairs["train"])
-            per_pair = teacher.nfe if isinstance(teacher, SolverTable) else getattr(teacher, "nfe", 0)
+            per_pair = (
+                teacher.nfe if isinstance(teacher, SolverTable) else getattr(teacher, "nfe", 0)
+            )
             self.meter.calls = per_pair * sum(len(p) for p in self.pairs.values())
             self.state.update(calls=self.meter.calls, nfes={}, seed=settings.seed)
 
     def save(self):
-        """Save the run, if it has a file."""
+        """Save the run, if it has a file; only in the first process."""
         self.state["calls"] = self.meter.calls
-        if self.path:
+        if self.path and rank_and_world()[0] == 0:
             save_state(self.path, self.state)
 
     def result(self):
@@ -130,8 +167,9 @@ class Run:
             part = self.state["nfes"].setdefault(str(nfe), {})
             tables[nfe] = self._train(nfe, part)
             history[nfe], scores[str(nfe)] = part["history"], part["scores"]
+            self.log += part["log"]
         about = {
-            "training": _training_facts(self.settings, self.meter.calls),
+            "training": _training_facts(self.settings, self.goal, self.meter.calls),
             "teacher": _teacher_facts(self.teacher),
             "scores": scores,
         }
@@ -143,8 +181,17 @@ class Run:
         """The trained table of one NFE; `part` is its share of the state."""
         ranked = self._ranked(nfe, part)
         task = Task(
-            self.model, self.meter, self.goal, self.pairs["train"], self.pairs["validation"], nfe,
-            self.settings.budget, self.workers, self.settings.central, self.callback, self.save,
+            self.model,
+            self.meter,
+            self.goal,
+            self.pairs["train"],
+            self.pairs["validation"],
+            nfe,
+            self.settings.budget,
+            self.workers,
+            self.settings.central,
+            self.callback,
+            self.save,
             part.setdefault("first_calls", self.meter.calls),
         )
         if self.settings.method == "gauss-newton":
@@ -166,12 +213,13 @@ class Run:
             return [named_start(self.model, settings.init, nfe, settings.ending)]
         if "ranked" not in part:
             pairs = self.pairs["train"][:16]
-            ranked = ranked_starts(
-                self.model, self.meter, pairs, nfe, settings.ending, self.workers.batch
+            ranked = self.workers.fitting(
+                partial(ranked_starts, self.model, self.meter, pairs, nfe, settings.ending)
             )
             part["ranked"] = [[c.solver, c.order, c.schedule] for _, c in ranked]
-        found = {(c.solver, c.order, c.schedule): c
-                 for c in candidates(self.model, nfe, settings.ending)}
+        found = {
+            (c.solver, c.order, c.schedule): c for c in candidates(self.model, nfe, settings.ending)
+        }
         return [found[tuple(key)] for key in part["ranked"]]
 
     def _gauss_newton(self, task, ranked, part):
@@ -179,15 +227,19 @@ class Run:
         settings = self.settings
         chosen = distinct([(0, c) for c in ranked], settings.starts)
         if "scale" not in part:
-            part["scale"] = gauss_newton.robust_scale(
-                task.errors(chosen[0].table, self.pairs["validation"])
-            )
+            part["scale"] = gauss_newton.robust_scale(task.initial_errors(chosen[0].table))
         task.scale = part["scale"]
         limits = float(self.model.sigma_min), float(self.model.sigma_max)
         runs = part.setdefault("runs", [{} for _ in chosen])
         parameters = [
-            Parameters.of(as_multistep(c.table), limits, settings.coefficients, settings.times,
-                          settings.fixed, settings.consistent)
+            Parameters.of(
+                as_multistep(c.table),
+                limits,
+                settings.coefficients,
+                settings.times,
+                settings.fixed,
+                settings.consistent,
+            )
             for c in chosen
         ]
         if len(chosen) > 1:
@@ -207,13 +259,23 @@ class Run:
                 raise TrainingError("ld3 recomputes a classical solver: start from one by name.")
             recompute = candidate.solver, candidate.order
         student = Student(
-            self.model, candidate.table, settings.domain, settings.fixed, settings.consistent,
+            self.model,
+            candidate.table,
+            settings.domain,
+            settings.fixed,
+            settings.consistent,
             recompute,
         )
         state = part.setdefault("descent", {"seed": settings.seed})
         descent = Descent(
-            task, student, settings.method, state, rate=settings.rate, relax=settings.relax,
-            epochs=settings.epochs, rematerialise=settings.rematerialise,
+            task,
+            student,
+            settings.method,
+            state,
+            rate=settings.rate,
+            relax=settings.relax,
+            epochs=settings.epochs,
+            rematerialise=settings.rematerialise,
         )
         descent.run()
         part["history"] = state["history"]
@@ -221,22 +283,33 @@ class Run:
 
     def _guard(self, nfe, part, initial, table, ranked):
         """Score on held-out noise; the initialisation comes back where training made it worse."""
-        batch, pairs = self.workers.batch, self.pairs["held_out"]
-        before = rmse(self.meter, initial, pairs, batch)
-        after = rmse(self.meter, table, pairs, batch)
-        if not after <= before:
-            self.log.append(
-                f"NFE {nfe}: training did not help on held-out noise ({after:.4g} against "
-                f"{before:.4g}); the initialisation is kept."
-            )
-            table, after = initial, before
         if "scores" not in part:
-            best = [(rmse(self.meter, c.table, pairs, batch), c) for c in ranked[:3]]
-            error, winner = min(best, key=lambda pair: pair[0])
+            before, after, *others = (
+                self._score(nfe, each) for each in [initial, table, *(c.table for c in ranked[:3])]
+            )
+            best = min(range(len(others)), key=others.__getitem__)
+            part["log"], part["helped"] = [], after <= before
+            if not part["helped"]:
+                part["log"].append(
+                    f"NFE {nfe}: training did not help on held-out noise ({after:.4g} against "
+                    f"{before:.4g}); the initialisation is kept."
+                )
             part["scores"] = {
-                "rmse": after, "initial": before, "classical": error, "classical_name": winner.label,
+                "rmse": min(after, before),
+                "initial": before,
+                "classical": others[best],
+                "classical_name": ranked[best].label,
             }
-        return table
+        return table if part["helped"] else initial
+
+    def _score(self, nfe, table):
+        """Error of a table on held-out noise."""
+        error = self.workers.fitting(partial(rmse, self.meter, table, self.pairs["held_out"]))
+        if not math.isfinite(error):
+            raise TrainingDiverged(
+                f"The results of {nfe} NFE on held-out noise are not finite: try another precision."
+            )
+        return error
 
 
 PROBE_ITERATIONS, MAX_ITERATIONS = 2, 40
@@ -256,15 +329,18 @@ def _plain(settings):
     return {key: list(v) if isinstance(v, tuple) else v for key, v in vars(settings).items()}
 
 
-def _training_facts(settings, calls):
-    facts = _plain(settings)
-    return {key: facts[key] for key in ("method", "objective", "seed", "samples", "init")} | {
-        "calls": calls
-    }
+def _training_facts(settings, goal, calls):
+    facts = {key: getattr(settings, key) for key in ("method", "seed", "samples", "init")}
+    return facts | {"objective": goal.name, "calls": calls}
 
 
 def _teacher_facts(teacher):
     if not isinstance(teacher, SolverTable):
         return {"nfe": getattr(teacher, "nfe", 0), "name": getattr(teacher, "name", "callable")}
-    return {"nfe": teacher.nfe, "family": teacher.family, "order": teacher.order,
-            "form": teacher.form, "digest": teacher.digest[:16]}
+    return {
+        "nfe": teacher.nfe,
+        "family": teacher.family,
+        "order": teacher.order,
+        "form": teacher.form,
+        "digest": teacher.digest[:16],
+    }

@@ -26,6 +26,9 @@ MAX_FAILURES = 3
 SMALLEST_GAP = 0.2
 GAIN = 0.005
 STEP_LIMITS = (2e-3, 0.1)
+# Perturbed continuations of one sample that share a batch: few samples at a time keep the columns
+# small next to the model's own memory.
+VARIANTS_AT_ONCE = 4
 
 
 def robust_scale(errors):
@@ -39,7 +42,7 @@ def robust_weights(errors, scale):
 
 
 def robust_loss(errors, scale):
-    """Mean pseudo-Huber loss of samples with squared errors [n]; their mean square for large scale."""
+    """Mean pseudo-Huber loss of squared errors [n] per sample; their mean for a large scale."""
     return float((2 * scale**2 * ((1 + errors / scale**2).sqrt() - 1)).mean())
 
 
@@ -69,12 +72,12 @@ def normal_equations(task, columns, pairs):
 
         features, jacobian = columns.compute(denoise, part, task.workers.batch, embed)
         residual = features - embed(part.target)
-        products = torch.einsum("pbm,qbm->bpq", jacobian.double(), jacobian.double())
-        slopes = torch.einsum("pbm,bm->bp", jacobian.double(), residual.double())
-        return products.cpu(), slopes.cpu(), residual.double().square().sum(1).cpu()
+        samples = zip(jacobian.unbind(1), residual.double().unbind(0), strict=True)
+        sums = [(j.double() @ j.double().T, j.double() @ r, r @ r) for j, r in samples]
+        return tuple(torch.stack(column).cpu() for column in zip(*sums, strict=True))
 
     with torch.inference_mode():
-        return Normal(*task.workers.map(pairs, accumulate))
+        return Normal(*task.workers.map(pairs, accumulate, share=VARIANTS_AT_ONCE))
 
 
 def propose(parameters, theta, product, slope, damping):
@@ -88,6 +91,7 @@ def propose(parameters, theta, product, slope, damping):
 
 def _ordered_share(parameters, theta, step):
     """The largest share of a step, up to 1, that leaves every gap a part of what it was."""
+
     def gaps(at):
         sigmas = parameters.arrays(at)["sigmas"]
         logs = sigmas[: -1 if parameters.table.ending == 0 else None].log()
@@ -105,14 +109,15 @@ def difference_step(task, parameters, theta, pairs):
     """A forward-difference step that suits the precision of the model, which may be half.
 
     Results at three points along a line, 1e-5 apart, differ in their second difference by the
-    model's rounding noise alone; the step balances that noise against curvature.
+    model's rounding noise alone; the step balances that noise against curvature. (A NaN, which
+    cannot be the table's own fault here, counts as no noise: `max` keeps its first argument.)
     """
     direction = torch.ones_like(theta) / max(parameters.count, 1) ** 0.5
     points = [parameters.at(theta + k * 1e-5 * direction) for k in (-1, 0, 1)]
     low, middle, high = (task.results(table, pairs).double() for table in points)
     noise = (low - 2 * middle + high).square().mean().sqrt() / math.sqrt(6)
     relative = float(noise / middle.square().mean().sqrt().clamp(min=1e-12))
-    return min(max(2 * math.sqrt(relative), STEP_LIMITS[0]), STEP_LIMITS[1])
+    return min(max(STEP_LIMITS[0], 2 * math.sqrt(relative)), STEP_LIMITS[1])
 
 
 def refine(task, parameters, state, iterations):
@@ -130,7 +135,8 @@ def refine(task, parameters, state, iterations):
         else:
             state.update(_guarded(task, parameters, state))
         loss, best = state["history"][-1][1], state["validation"] ** 0.5
-        task.report("gauss-newton", state["iteration"], loss, best)
+        table = parameters.at(state["best"])
+        task.report("gauss-newton", state["iteration"], loss, best, table)
 
 
 def _guarded(task, parameters, state):
@@ -152,17 +158,18 @@ def _guarded(task, parameters, state):
 
 def _begin(task, parameters):
     theta = torch.zeros(parameters.count, dtype=torch.float64)
+    loss = robust_loss(task.initial_errors(parameters.at(theta)), task.scale)
     step = difference_step(task, parameters, theta, task.validation[:2])
-    errors = task.errors(parameters.at(theta), task.validation)
-    if not bool(errors.isfinite().all()):
-        raise TrainingDiverged(
-            f"The initial table of {task.nfe} NFE gives results that are not finite: "
-            "start from another solver or schedule."
-        )
-    loss = robust_loss(errors, task.scale)
     return {
-        "theta": theta, "best": theta, "step": step, "damping": FIRST_DAMPING, "iteration": 0,
-        "stalls": 0, "failures": 0, "done": False, "validation": loss,
+        "theta": theta,
+        "best": theta,
+        "step": step,
+        "damping": FIRST_DAMPING,
+        "iteration": 0,
+        "stalls": 0,
+        "failures": 0,
+        "done": False,
+        "validation": loss,
         "history": [[task.meter.calls, loss**0.5]],
     }
 
@@ -170,8 +177,12 @@ def _begin(task, parameters):
 def _cost(task, parameters, state):
     """Model calls of one more iteration, if its first trials succeed."""
     columns = Columns(parameters, state["theta"], state["step"], task.central)
-    trials = len(DAMPINGS) * len(task.train) + len(task.validation)
-    return columns.calls() * len(task.train) + trials * columns.base.nfe
+    return columns.calls() * len(task.train) + _trial_cost(task)
+
+
+def _trial_cost(task):
+    """Model calls of one round of trials and the validation of its winner."""
+    return task.nfe * (len(DAMPINGS) * len(task.train) + len(task.validation))
 
 
 def _iterate(task, parameters, state):
@@ -179,12 +190,13 @@ def _iterate(task, parameters, state):
     theta = state["theta"]
     columns = Columns(parameters, theta, state["step"], task.central)
     normal = normal_equations(task, columns, task.train)
-    task.check_finite(normal.errors)
+    for part in (normal.errors, normal.slopes, normal.products):
+        task.check_finite(part)
     scale = robust_scale(normal.errors)
     system = normal.weighted(robust_weights(normal.errors, scale))
     old, damping = robust_loss(normal.errors, scale), state["damping"]
     found = None
-    while found is None and damping <= MAX_DAMPING:
+    while found is None and damping <= MAX_DAMPING and not task.spent_after(_trial_cost(task)):
         tries = [damping * factor for factor in DAMPINGS]
         proposals = [propose(parameters, theta, *system, value) for value in tries]
         losses = [_trial(task, parameters, proposal, scale) for proposal in proposals]
@@ -195,12 +207,19 @@ def _iterate(task, parameters, state):
             damping = 10 * max(tries)
     if found is None:
         return {"done": True}
-    loss = robust_loss(task.errors(parameters.at(found), task.validation), task.scale)
+    errors = task.errors(parameters.at(found), task.validation)
+    task.check_finite(errors)
+    loss = robust_loss(errors, task.scale)
     better = loss < state["validation"]
     stalls = 0 if loss < (1 - GAIN) ** 2 * state["validation"] else state["stalls"] + 1
     return {
-        "theta": found, "damping": max(damping, MIN_DAMPING), "iteration": state["iteration"] + 1,
-        "failures": 0, "best": found if better else state["best"], "stalls": stalls, "done": stalls >= PATIENCE,
+        "theta": found,
+        "damping": max(damping, MIN_DAMPING),
+        "iteration": state["iteration"] + 1,
+        "failures": 0,
+        "best": found if better else state["best"],
+        "stalls": stalls,
+        "done": stalls >= PATIENCE,
         "validation": min(loss, state["validation"]),
         "history": [*state["history"], [task.meter.calls, loss**0.5]],
     }

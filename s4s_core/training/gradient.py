@@ -11,7 +11,7 @@ import math
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ..errors import TrainingDiverged
+from ..errors import TableError, TrainingDiverged
 from .parallel import rank_and_world
 from .task import NotFinite
 
@@ -44,7 +44,7 @@ def radius(model, nfe, count):
     """r of the relaxed objective: proportional to m^(-5/2), as the paper says, and calibrated to
     equal LD3's 0.001 C H W / N^2 at the parameter count of an LMS-3 solver of the same N."""
     size = math.prod(model.shape)
-    reference = 3 * (nfe - 1) if nfe > 2 else nfe
+    reference = max(3 * (nfe - 1), 1)
     return 0.001 * size / nfe**2 * (max(count, 1) / reference) ** -2.5
 
 
@@ -58,11 +58,27 @@ def optimisers(student, nfe, rate, latent):
     }
 
 
+def _root_mean(errors):
+    return float(errors.mean().sqrt())
+
+
 class Descent:
     """One gradient run: leaves, optimisers, moved starts and bookkeeping, all in `state`."""
 
-    def __init__(self, task, student, method, state, *, rate=0.005, relax=True, epochs=EPOCHS,
-                 batch=BATCH, rematerialise=True, autocast=None):
+    def __init__(
+        self,
+        task,
+        student,
+        method,
+        state,
+        *,
+        rate=0.005,
+        relax=1.0,
+        epochs=EPOCHS,
+        batch=BATCH,
+        rematerialise=True,
+        autocast=None,
+    ):
         self.task, self.student, self.state = task, student, state
         self.epochs, self.batch, self.autocast = epochs, batch, autocast
         self.rematerialise = rematerialise
@@ -83,10 +99,17 @@ class Descent:
 
     def _begin(self):
         leaves = self._copy(self.student.leaves)
-        error = self._validate(leaves)
+        error = _root_mean(self.task.initial_errors(self._table(leaves)))
         self.state.update(
-            epoch=0, phase=0, failures=0, stalls=0, rate_scale=1.0, best=leaves, average=leaves,
-            validation=error, history=[[self.task.meter.calls, error]], starts=self.task.train.x.clone(),
+            epoch=0,
+            phase=0,
+            failures=0,
+            stalls=0,
+            best=leaves,
+            average=leaves,
+            validation=error,
+            history=[[self.task.meter.calls, error]],
+            starts=self.task.train.x.clone(),
         )
         self._store()
 
@@ -110,8 +133,10 @@ class Descent:
         self.generator.set_state(self.state["rng"].to(torch.uint8))
         for name, saved in self.state["optimisers"].items():
             self.optimisers[name].param_groups[0]["lr"] = saved["lr"]
-            moments = {k: v.clone() if isinstance(v, torch.Tensor) else v
-                       for k, v in saved["moments"].items()}
+            moments = {
+                k: v.clone() if isinstance(v, torch.Tensor) else v
+                for k, v in saved["moments"].items()
+            }
             if moments:
                 self.optimisers[name].state[self.student.leaves[name]] = moments
 
@@ -127,26 +152,28 @@ class Descent:
     # Training
 
     def run(self):
-        """Train until all phases are done or the budget is spent; the best leaves are in `state`."""
+        """Train until all phases are done or the budget is spent; `state` has the best leaves."""
         state = self.state
         while state["phase"] < len(self.phases) and not self.task.spent_after(self._epoch_cost()):
             try:
                 loss = self._epoch(self.phases[state["phase"]])
-            except NotFinite:
+                error = self._validate(state["average"])
+            except (NotFinite, TableError):  # a table of nodes that fell together is none
                 self._roll_back()
                 continue
-            self._after_epoch(loss)
+            self._after_epoch(error)
             self._store()
             name = "+".join(self.phases[state["phase"] - (state["epoch"] == 0)])
-            self.task.report(name, state["epoch"], loss, state["validation"])
+            table = self._table(state["best"])
+            self.task.report(name, state["epoch"], loss, state["validation"], table)
 
     def _epoch_cost(self):
         cost = REMATERIALISED_COST if self.rematerialise else PLAIN_COST
         return self.task.nfe * (cost * len(self.task.train) + len(self.task.validation))
 
-    def _after_epoch(self, loss):
+    def _after_epoch(self, error):
+        """Keep the best, decay on a stall, go on to the next phase; `error` is the validation's."""
         state = self.state
-        error = self._validate(state["average"])
         if error < state["validation"]:
             state.update(best=self._copy(state["average"]), validation=error, stalls=0)
         else:
@@ -165,7 +192,7 @@ class Descent:
             state["average"] = self._copy(state["best"])
 
     def _roll_back(self):
-        """After a loss that is not finite: the best leaves again, at half the rate."""
+        """After a loss or a table that is not valid: the best leaves again, at half the rate."""
         state = self.state
         if state["failures"] == MAX_FAILURES:
             raise TrainingDiverged(
@@ -179,11 +206,13 @@ class Descent:
             optimiser.state.clear()
         self._scale_rates(0.5)
 
+    def _table(self, leaves):
+        return self.student.at(leaves, self.moves_times)
+
     def _validate(self, leaves):
-        table = self.student.at(leaves, self.moves_times)
-        errors = self.task.errors(table, self.task.validation)
-        value = float(errors.mean().clamp(min=0).sqrt())
-        return value if math.isfinite(value) else math.inf
+        errors = self.task.errors(self._table(leaves), self.task.validation)
+        self.task.check_finite(errors)
+        return _root_mean(errors)
 
     def _epoch(self, names):
         """One pass over the training pairs in a random order; the mean loss."""
@@ -220,6 +249,8 @@ class Descent:
             if rank_and_world()[1] > 1:
                 torch.distributed.all_reduce(leaf.grad)
             leaf.grad /= count
+            if name == "offsets" and "xi" not in names:  # nodes are held, so are their calls
+                leaf.grad[:: self.student.table.nfe_per_step] = 0
             grads.append(leaf.grad)
         return grads
 
@@ -243,6 +274,7 @@ class Descent:
 
     def _denoiser(self, cond):
         """The model for training: rematerialised, and in mixed precision on CUDA if asked for."""
+
         def call(x, sigma):
             if self.autocast is None or x.device.type != "cuda":
                 return self.task.meter(x, sigma, cond)
@@ -254,7 +286,7 @@ class Descent:
         return lambda x, sigma: checkpoint(call, x, sigma, use_reentrant=False)
 
     def _pulled(self, starts, noise, pulls):
-        """Projected SGD on the starts: LD3's rate on unit noise, inside the ball of radius r sigma_T."""
+        """Projected SGD on the starts at LD3's rate (for unit noise), in the ball of r sigma_T."""
         sigma = float(self.task.model.sigma_max)
         moved = starts - 12 / self.task.nfe * sigma**2 * pulls
         gap = (moved - noise).flatten(1)

@@ -35,6 +35,7 @@ def entry_point(base, other):
 
 def expand_rows(program, count):
     """A program of leading dimension [rows] with every row repeated `count` times."""
+
     def repeat(tensor):
         return tensor.repeat_interleave(count, dim=0)
 
@@ -46,6 +47,7 @@ def expand_rows(program, count):
 
 def _tile(cursor, rows):
     """A cursor's batch repeated for `rows` perturbed continuations."""
+
     def tile(x):
         return x.repeat(rows, *[1] * (x.ndim - 1))
 
@@ -65,7 +67,7 @@ def trajectory(program, denoise, x):
 
 
 class Columns:
-    """Columns of d(result)/d(theta) at one theta: planned once, computed for each batch of pairs."""
+    """Columns of d(result)/d(theta) at one theta: planned once, computed batch by batch."""
 
     def __init__(self, parameters, theta, step, central=False):
         self.parameters, self.theta, self.step, self.central = parameters, theta, step, central

@@ -1,5 +1,7 @@
 """Work shared by processes under torchrun, and batches that shrink when memory runs out."""
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 
@@ -17,7 +19,8 @@ def is_out_of_memory(error):
     """Did an allocation fail, on a GPU or in main memory?"""
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    told = ("out of memory", "allocate memory")
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in told)
 
 
 def gather(local, count):
@@ -33,39 +36,67 @@ def gather(local, count):
     return torch.stack(parts, dim=1).flatten(0, 1)[:count]
 
 
+def total(number):
+    """The sum of a whole number over all processes."""
+    if rank_and_world()[1] == 1:
+        return number
+    number = torch.tensor(number)
+    dist.all_reduce(number)
+    return int(number)
+
+
+def _with_columns(columns, count):
+    """This process's columns; where it has no rows at all, empty ones like those of the first."""
+    if count >= rank_and_world()[1]:
+        return columns
+    kinds = [[(column.shape[1:], column.dtype) for column in columns]]
+    dist.broadcast_object_list(kinds)
+    return columns or [torch.empty(0, *shape, dtype=dtype) for shape, dtype in kinds[0]]
+
+
 class Workers:
-    """Maps a function over pairs: shared out to processes, in micro-batches that fit memory."""
+    """Maps a function over pairs: shared out to processes, in micro-batches that fit memory.
 
-    def __init__(self, batch):
-        self.batch = batch
+    `meter` counts the calls of all processes.
+    """
 
-    def map(self, pairs, function):
-        """function(part) -> tuple of tensors [len(part), ...], over all pairs; rows in order."""
+    def __init__(self, batch, meter):
+        self.batch, self.meter = batch, meter
+
+    def map(self, pairs, function, share=1):
+        """function(part) -> tuple of tensors [len(part), ...], over all pairs; rows in order.
+
+        A part has at most batch / share pairs, for functions that run `share` variants of each.
+        """
         rank, world = rank_and_world()
         mine = pairs[torch.arange(rank, len(pairs), world)] if world > 1 else pairs
-        parts, done = [], 0
-        while done < len(mine):
-            part = mine[done : done + self.batch]
-            result = self._attempt(function, part)
-            if result is not None:
-                parts.append(result)
-                done += len(part)
-        columns = [torch.cat(column) for column in zip(*parts, strict=True)]
-        return tuple(gather(column, len(pairs)) for column in columns)
+        parts, done, before = [], 0, self.meter.calls
 
-    def _attempt(self, function, part):
-        """function(part), or None after halving the batch because memory ran out."""
-        try:
-            return function(part)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-        if self.batch == 1:
-            raise TrainingError(
-                "Out of memory with a single sample: close other programs, or train at a lower "
-                "resolution."
-            )
-        self.batch = max(1, min(self.batch, len(part)) // 2)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        return None
+        def apply(first, batch):
+            part = mine[first : first + max(1, batch // share)]
+            return len(part), function(part)
+
+        while done < len(mine):
+            size, result = self.fitting(partial(apply, done))
+            parts.append(result)
+            done += size
+        columns = [torch.cat(column) for column in zip(*parts, strict=True)]
+        self.meter.calls = before + total(self.meter.calls - before)
+        return tuple(gather(c, len(pairs)) for c in _with_columns(columns, len(pairs)))
+
+    def fitting(self, function):
+        """function(batch size), called again with half of it whenever memory runs out."""
+        while True:
+            try:
+                return function(self.batch)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            if self.batch == 1:
+                raise TrainingError(
+                    "Out of memory with a single sample: close other programs, or train at a lower "
+                    "resolution."
+                )
+            self.batch //= 2
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()

@@ -95,7 +95,9 @@ class Parameters:
         base = torch.cat([torch.tensor(a).flatten() for _, a in self._sorted()])
         flat = base + phi @ self.basis.T
         parts = flat.split([a.size for _, a in self._sorted()], dim=-1)
-        out = {n: p.reshape(*lead, *a.shape) for (n, a), p in zip(self._sorted(), parts, strict=True)}
+        out = {
+            n: p.reshape(*lead, *a.shape) for (n, a), p in zip(self._sorted(), parts, strict=True)
+        }
         return self._times(lead, node_shift, call_shift) | out
 
     def _sorted(self):

@@ -53,9 +53,16 @@ def as_multistep(table):
     b = torch.zeros(table.steps, table.order + 1, dtype=torch.float64)
     for n, move in enumerate(moves):
         reach = move.reach
-        calls = 1.0 if table.form == "data" else arrays["call_sigmas"][n + 1 - reach : n + 1].flip(0)
+        calls = (
+            1.0 if table.form == "data" else arrays["call_sigmas"][n + 1 - reach : n + 1].flip(0)
+        )
         b[n, :reach] = move.weights * calls / factor[n]
     return SolverTable(
-        "lms", table.order + 1, table.form, table.space, table.sigmas, table.call_sigmas,
+        "lms",
+        table.order + 1,
+        table.form,
+        table.space,
+        table.sigmas,
+        table.call_sigmas,
         {"b": b.numpy()},
     )

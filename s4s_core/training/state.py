@@ -4,6 +4,7 @@ A file is .safetensors: the tensors, and the rest as canonical JSON in its metad
 pickled, and a state is either the old one or the new one, never a mixture.
 """
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -39,6 +40,15 @@ def _fill(value, tensors):
     return [_fill(item, tensors) for item in value] if isinstance(value, list) else value
 
 
+def _digest(text, tensors):
+    """SHA-256 over everything that a state says."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)} ".encode())
+        digest.update(tensors[name].numpy().tobytes())
+    return digest.hexdigest()
+
+
 def save_state(path, state):
     """Write a state, atomically."""
     tensors = {}
@@ -47,9 +57,12 @@ def save_state(path, state):
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        write_atomic(path, save(tensors, {"s4s-run": text}))
+        about = {"s4s-run": text, "sha256": _digest(text, tensors)}
+        write_atomic(path, save(tensors, about))
     except OSError as error:
-        raise TrainingError(f"{path}: the run cannot be saved: {error.strerror or error}.") from error
+        raise TrainingError(
+            f"{path}: the run cannot be saved: {error.strerror or error}."
+        ) from error
 
 
 def load_state(path, identity):
@@ -61,9 +74,14 @@ def load_state(path, identity):
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            state = _fill(json.loads((file.metadata() or {})["s4s-run"]), tensors)
+            about = file.metadata() or {}
+        if about["sha256"] != _digest(about["s4s-run"], tensors):
+            raise ValueError("it is damaged")
+        state = _fill(json.loads(about["s4s-run"]), tensors)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise TrainingError(f"{path}: is not a saved run ({error}): remove it to start anew.") from None
+        raise TrainingError(
+            f"{path}: is not a saved run ({error}): remove it to start anew."
+        ) from None
     if state.get("identity") != identity:
         raise TrainingError(f"{path}: is of a run with other settings: remove it to start anew.")
     return state

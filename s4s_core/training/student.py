@@ -16,7 +16,9 @@ class Student:
     holds the learned ones.
     """
 
-    def __init__(self, model, table, domain="logsnr", fixed=False, consistent=False, recompute=None):
+    def __init__(
+        self, model, table, domain="logsnr", fixed=False, consistent=False, recompute=None
+    ):
         self.table, self.recompute = table, recompute
         self.times = Times(model, table, domain)
         self.basis = coefficient_basis(table, fixed, consistent)

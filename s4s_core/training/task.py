@@ -7,14 +7,16 @@ from typing import NamedTuple
 
 import torch
 
-from ..errors import ModelError
+from ..errors import ModelError, TrainingDiverged
 from ..sampling import sample
+from ..table import SolverTable
 from .meter import Meter
 from .parallel import Workers, rank_and_world
 
 
 class Event(NamedTuple):
-    """Progress of a run. `done` is the share of the work, 0 to 1; `eta` is in seconds or None."""
+    """Progress of a run: the best table so far, the share of the budget that is spent (0 to 1), and
+    the seconds until all of it is, or None where that is not known yet."""
 
     phase: str
     nfe: int
@@ -24,6 +26,7 @@ class Event(NamedTuple):
     calls: int
     done: float
     eta: float | None
+    table: SolverTable
 
 
 class NotFinite(ArithmeticError):
@@ -52,6 +55,9 @@ class Task:
     scale: float = 1.0
     began: float = field(default_factory=time.monotonic)
 
+    def __post_init__(self):
+        self.resumed_at = self.meter.calls
+
     def denoise(self, x, sigma, cond, rows):
         """The metered model on rows of a batch whose conditions are `cond`."""
         return self.meter(x, sigma, None if cond is None else cond[rows])
@@ -62,6 +68,7 @@ class Task:
 
     def errors(self, table, pairs):
         """Squared distance to the teacher per pair, float64 [n], in the objective's features."""
+
         def measure(part):
             result = self._run(table, part)
             return (self.objective.distance(result, part.target).double().cpu(),)
@@ -76,23 +83,35 @@ class Task:
         """Would `calls` more exceed this NFE's budget?"""
         return self.meter.calls - self.first_calls + calls > self.budget
 
+    def initial_errors(self, table):
+        """Errors on the validation pairs of a table that training begins from."""
+        errors = self.errors(table, self.validation)
+        if not bool(errors.isfinite().all()):
+            raise TrainingDiverged(
+                f"The initial table of {self.nfe} NFE gives results that are not finite: "
+                "start from another solver or schedule."
+            )
+        return errors
+
     def check_finite(self, errors):
         """NotFinite unless every error is a number."""
         if not bool(torch.isfinite(torch.as_tensor(errors)).all()):
             raise NotFinite
 
-    def report(self, phase, step, loss, validation):
-        """Tell the listener, and save the state; both only in the first process."""
+    def report(self, phase, step, loss, validation, table):
+        """Save the state, then tell the listener; both only in the first process."""
         if rank_and_world()[0]:
             return
         if self.save is not None:
             self.save()
         if self.callback is not None:
             share = min(1.0, (self.meter.calls - self.first_calls) / self.budget)
+            made = self.meter.calls - self.resumed_at
+            left = max(0, self.budget + self.first_calls - self.meter.calls)
             spent = time.monotonic() - self.began
-            eta = spent * (1 / share - 1) if share > 0.02 else None
-            calls = self.meter.calls
-            self.callback(Event(phase, self.nfe, step, loss, validation, calls, share, eta))
+            eta = spent / made * left if made > 0.02 * self.budget else None
+            calls, best = self.meter.calls, float(validation)
+            self.callback(Event(phase, self.nfe, step, loss, best, calls, share, eta, table))
 
 
 def check_model(model, pairs):
@@ -103,4 +122,6 @@ def check_model(model, pairs):
         arguments = [part.x, sigma] + ([] if part.cond is None else [part.cond])
         x0 = model.denoise(*arguments)
     if not math.isfinite(float(x0.double().abs().sum())):
-        raise ModelError("The model returns NaN or infinity for plain noise: try another precision.")
+        raise ModelError(
+            "The model returns NaN or infinity for plain noise: try another precision."
+        )

@@ -2,9 +2,9 @@
 
 Nodes come from a vector xi [steps + 1] by cumulative softmax and linear rescaling. Each call sits
 at its step's node, or for later stages of single-step methods at a fixed share of the step, plus
-an offset of its own that is clipped to a part of the smallest gap. Both ends are fixed: the first
-node and call, and the last node, which is the ending (spaced, like a schedule, as for sigma_min
-where that is 0).
+an offset of its own that is clipped to a part of the smallest gap, and to the range. Both ends are
+fixed: the first node and call, and the last node, which is the ending (spaced, like a schedule, as
+for sigma_min where that is 0).
 """
 
 import torch
@@ -67,7 +67,7 @@ class Times:
         time = (tau - tau[-1]) / (tau[0] - tau[-1]) * (self.top - self.low) + self.low
         bound = CLIP_SHARE / self.stride * (time[:-1] - time[1:]).min().item()
         calls = time[self.owner] + self.shares * (time[1:] - time[:-1])[self.owner]
-        calls = calls[1:] + offsets[1:].clamp(-bound, bound)
+        calls = (calls[1:] + offsets[1:].clamp(-bound, bound)).clamp(self.low, self.top)
         last = torch.tensor([self.ending], dtype=torch.float64)
         nodes = torch.cat([self.first, self.to_sigma(time[1:-1]), last])
         return nodes, torch.cat([self.first, self.to_sigma(calls)])

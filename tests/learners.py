@@ -1,0 +1,98 @@
+"""What the tests of training share: small models, models that misbehave, and tiny runs."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import torch
+
+from s4s_core import classical_table, schedule
+from s4s_core.mixture import GaussianMixture
+from s4s_core.objectives import L2
+from s4s_core.spaces import SPACES
+from s4s_core.teacher import default_teacher, draw_pairs
+from s4s_core.training.fit import fit
+from s4s_core.training.meter import Meter
+from s4s_core.training.parallel import Workers
+from s4s_core.training.task import Task
+
+METHODS = ("s4s", "s4s-alt", "joint", "ld3")
+FAMILIES = ("lms", "pc", "ss")
+GRADIENT_RUNS = [(m, f, s) for m in METHODS for f in FAMILIES for s in SPACES]
+
+# Solver and order of each family; every one exists in both spaces.
+SOLVER = {"lms": ("ipndm", 3), "pc": ("unipc-bh2", 2), "ss": ("dpm-solver", 2)}
+
+# A run of a second or less.
+TINY = {"samples": 8, "validation": 6, "held_out": 6, "budget": 4000, "epochs": 2}
+
+
+def small(space="ve"):
+    """Eight overlapping components in six dimensions."""
+    return GaussianMixture.random(8, (6,), seed=3, spread=1, scale=0.5, rank=3, space=space)
+
+
+def large(space="ve"):
+    """The mixture of the benchmark: 64 components in 64 dimensions."""
+    return GaussianMixture.random(64, (64,), seed=3, spread=1, scale=0.5, rank=8, space=space)
+
+
+def changed(model, **attributes):
+    """The same model with some of its attributes replaced; `denoise` may be one of them."""
+    names = ("space", "sigma_min", "sigma_max", "shape", "times", "denoise", "conditions")
+    return SimpleNamespace(**{name: getattr(model, name) for name in names} | attributes)
+
+
+class Counted:
+    """A denoiser that counts its calls, per sample, and remembers the levels."""
+
+    def __init__(self, denoise):
+        self.denoise, self.calls, self.sigmas = denoise, 0, []
+
+    def __call__(self, x, sigma, cond=None):
+        self.calls += len(x)
+        self.sigmas.append(sigma)
+        return self.denoise(x, sigma)
+
+
+def name_of(family, name="edm"):
+    """The `init` option of a family's solver."""
+    solver, order = SOLVER[family]
+    return f"{solver}:{order}:{name}"
+
+
+def table_of(family, space="ve", nfe=4, ending=0.0, form=None):
+    """A classical table of a family; its weights serve in any form, as a starting point."""
+    solver, order = SOLVER[family]
+    steps = nfe // order if family == "ss" else nfe
+    nodes = schedule("edm", steps, small(space), ending)
+    table = classical_table(solver, nodes, order, space)
+    return replace(table, form=form or table.form)
+
+
+def tiny_fit(model, nfe=4, method="gauss-newton", **options):
+    options = TINY | options
+    if "start" not in options:
+        options.setdefault("init", "ipndm:3:edm")
+    return fit(model, nfe, method, **options)
+
+
+def task_of(model, nfe=4, samples=8, validation=6, batch=8, budget=10**6, **options):
+    """A Task on fresh pairs."""
+    teacher, meter = default_teacher(model), Meter(model.denoise)
+    train, valid = (draw_pairs(model, teacher, n, k) for k, n in ((1, samples), (2, validation)))
+    workers = Workers(batch, meter)
+    return Task(model, meter, L2(), train, valid, nfe, budget, workers, **options)
+
+
+def moved(count, seed=0, size=0.05):
+    """A small random vector."""
+    generator = torch.Generator().manual_seed(seed)
+    return size * torch.randn(count, generator=generator, dtype=torch.float64)
+
+
+def one_sentence(error):
+    """The message of an error, asserted to be one sentence for a person."""
+    text = str(getattr(error, "value", error))
+    assert text.endswith(".") and "\n" not in text and "Traceback" not in text and len(text) < 300
+    assert ". " not in text.replace("...", "")
+    return text

@@ -1,0 +1,283 @@
+"""Gauss-Newton: what it promises, with models that only sample."""
+
+import sys
+from types import SimpleNamespace
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+import torch
+from learners import (
+    FAMILIES,
+    TINY,
+    Counted,
+    changed,
+    large,
+    moved,
+    one_sentence,
+    small,
+    table_of,
+    task_of,
+    tiny_fit,
+)
+
+from s4s_core.errors import ObjectiveError, TrainingError
+from s4s_core.evaluation import candidates, rank, rmse
+from s4s_core.objectives import OBJECTIVES, Lpips, objective
+from s4s_core.spaces import SPACES
+from s4s_core.teacher import default_teacher, draw_pairs
+from s4s_core.training import gauss_newton
+from s4s_core.training.fit import fit
+from s4s_core.training.parameters import Parameters
+
+TEACHING = 20 * (TINY["samples"] + TINY["validation"] + TINY["held_out"])
+
+
+# --- the model is only ever sampled from
+
+
+def test_a_model_that_cannot_be_differentiated_is_enough():
+    """The denoiser computes in numpy, in place, on detached data."""
+    inner = small()
+
+    def denoise(x, sigma):
+        assert torch.is_inference_mode_enabled() or not torch.is_grad_enabled()
+        data = x.detach().clone().numpy()
+        data *= 1.0
+        return torch.from_numpy(inner.denoise(torch.from_numpy(data), sigma).numpy().copy())
+
+    hard = tiny_fit(changed(inner, denoise=denoise))
+    assert hard.pack[4] == tiny_fit(inner).pack[4]
+    assert hard.scores["4"]["rmse"] < hard.scores["4"]["initial"]
+
+
+def test_gradients_are_never_recorded():
+    """A network with trainable weights: nothing may hold on to its graph."""
+    weight = torch.nn.Parameter(torch.ones(()))
+    inner = small()
+
+    def denoise(x, sigma):
+        out = inner.denoise(x, sigma) * weight
+        assert not out.requires_grad
+        return out
+
+    tiny_fit(changed(inner, denoise=denoise))
+
+
+@pytest.mark.parametrize("ending", [0.0, 0.05])
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_call_is_within_the_models_range_and_nodes_stay_ordered(family, space, ending):
+    inner = small(space)
+    counted = Counted(inner.denoise)
+    model = changed(inner, denoise=counted)
+    tables = []
+    options = {"start": table_of(family, space, ending=ending), "ending": ending}
+    result = tiny_fit(model, callback=lambda e: tables.append(e.table), **options)
+    sigmas = torch.cat(counted.sigmas).double()
+    low, high = (torch.tensor(v).float() for v in (model.sigma_min, model.sigma_max))
+    assert sigmas.min() >= low and sigmas.max() <= high
+    for table in [*tables, result.pack[4]]:
+        assert (np.diff(table.sigmas) < 0).all()
+        assert (table.sigmas[0], table.ending) == (model.sigma_max, ending)
+    assert result.scores["4"]["rmse"] < result.scores["4"]["initial"]
+    assert result.pack[4].family == ("ss" if family == "ss" else "lms")
+
+
+def test_ordered_nodes_stay_ordered_however_long_the_step():
+    parameters = Parameters.of(table_of("lms", nfe=6), (0.002, 80.0), coefficients=False)
+    product = torch.eye(parameters.count, dtype=torch.float64)
+    for seed in range(20):
+        slope = moved(parameters.count, seed, size=20.0)
+        theta = gauss_newton.propose(parameters, 0 * slope, product, slope, 1e-6)
+        gaps, old = (-np.diff(np.log(t.sigmas[:-1])) for t in (parameters.at(theta), parameters.table))
+        assert (gaps >= 0.999 * gauss_newton.SMALLEST_GAP * old).all()
+        assert theta.abs().max() > 0
+
+
+# --- robustness, stopping, budget
+
+
+def step_with(task, target=None):
+    """The first step on the training pairs, one of which may have another target."""
+    parameters = Parameters.of(table_of("lms"), (0.002, 80.0))
+    theta = torch.zeros(parameters.count, dtype=torch.float64)
+    pairs = task.train
+    if target is not None:
+        pairs = type(pairs)(pairs.x, None, torch.cat([target, pairs.target[1:]]))
+    columns = gauss_newton.Columns(parameters, theta, 2e-3)
+    normal = gauss_newton.normal_equations(task, columns, pairs)
+
+    def step(scale):
+        weights = gauss_newton.robust_weights(normal.errors, scale)
+        return gauss_newton.propose(parameters, theta, *normal.weighted(weights), 0.1)
+
+    return step(gauss_newton.robust_scale(normal.errors)), step(1e6)
+
+
+def test_a_wild_sample_hardly_changes_the_step():
+    task = task_of(small(), samples=24)
+    wild = task.train.target[:1] + 20.0
+    (robust, plain), (robust_wild, plain_wild) = step_with(task), step_with(task, wild)
+    change = (robust_wild - robust).norm() / robust.norm()
+    plain_change = (plain_wild - plain).norm() / plain.norm()
+    assert change < 0.5 < 5 < plain_change / change
+
+
+def test_robust_weights_are_those_of_the_loss():
+    errors = torch.tensor([1e-4, 0.5, 3.0], dtype=torch.float64, requires_grad=True)
+    loss = (2 * 0.7**2 * ((1 + errors / 0.7**2).sqrt() - 1)).mean()
+    assert gauss_newton.robust_loss(errors.detach(), 0.7) == pytest.approx(loss.item())
+    (slope,) = torch.autograd.grad(loss, errors)
+    torch.testing.assert_close(3 * slope, gauss_newton.robust_weights(errors.detach(), 0.7))
+    assert gauss_newton.robust_loss(errors.detach(), 1e4) == pytest.approx(float(errors.mean()))
+
+
+def test_it_stops_by_itself():
+    result = tiny_fit(small(), budget=10**7)
+    errors = [error for _, error in result.history[4]]
+    assert len(errors) < 41 and result.calls < 10**5
+    best = min(errors)
+    gained = [e < best * (1 + gauss_newton.GAIN) for e in errors]
+    assert sum(gained[-gauss_newton.PATIENCE :]) >= 1
+
+
+@pytest.mark.parametrize("budget", [1500, 2500, 5000])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_budget_is_kept(budget, seed):
+    inner = small()
+    counted = Counted(inner.denoise)
+    result = tiny_fit(changed(inner, denoise=counted), budget=budget, seed=seed, init="ddim:1:edm")
+    scoring = 3 * 4 * TINY["held_out"]
+    assert counted.calls == result.calls + 1  # the check of the model
+    assert result.calls <= budget + TEACHING + scoring
+    events = []
+    tiny_fit(inner, budget=budget, seed=seed, init="ddim:1:edm", callback=events.append)
+    assert all(0 <= event.done <= 1 for event in events)
+
+
+def test_trials_that_fail_do_not_overrun_the_budget(monkeypatch):
+    """A model whose error cannot fall: every damping is tried, as far as the budget goes."""
+    inner = small()
+    calls = Counted(inner.denoise)
+    monkeypatch.setattr(gauss_newton, "_trial", lambda task, p, theta, scale: _spend(task))
+    result = tiny_fit(changed(inner, denoise=calls), budget=1200, starts=1)
+    assert result.calls <= 1200 + TEACHING + 3 * 4 * TINY["held_out"]
+    for name, array in table_of("lms").arrays.items():
+        np.testing.assert_allclose(result.pack[4].arrays[name], array, rtol=1e-14)
+
+
+def _spend(task):
+    task.meter.calls += len(task.train) * task.nfe
+    return float("inf")
+
+
+# --- quality, with default settings and on noise that no run has seen
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("nfe, bound", [(4, 0.8), (5, 0.6), (6, 0.8), (8, 0.8)])
+def test_better_than_the_best_classical_solver(space, nfe, bound):
+    model = large(space)
+    result = fit(model, nfe)
+    fresh = draw_pairs(model, default_teacher(model), 128, seed=987_654)
+    learned = rmse(model.denoise, result.pack[nfe], fresh, 128)
+    best, winner = rank(model.denoise, candidates(model, nfe), fresh, 128)[0]
+    assert learned <= bound * best, f"{learned:.4g} against {best:.4g} of {winner.label}"
+
+
+# --- LPIPS
+
+
+class Layers(torch.nn.Module):
+    """A tiny stand-in for the network of the lpips package, with random weights."""
+
+    def __init__(self, channels=(3, 4, 5)):
+        super().__init__()
+        torch.manual_seed(0)
+        pairs = list(zip(channels[:-1], channels[1:], strict=True))
+        self.convs = torch.nn.ModuleList(torch.nn.Conv2d(a, b, 3, 2, 1) for a, b in pairs)
+        self.scaling_layer = torch.nn.Identity()
+        self.lins = [
+            SimpleNamespace(model=[torch.nn.Dropout(), torch.nn.Conv2d(b, 1, 1, bias=False)])
+            for _, b in pairs
+        ]
+        for lin in self.lins:
+            lin.model[-1].weight.data.abs_()
+
+    def net(self, x):
+        out = []
+        for conv in self.convs:
+            x = conv(x).tanh()
+            out.append(x)
+        return out
+
+
+def as_pictures(x):
+    return x.reshape(len(x), 1, 2, 3).expand(-1, 3, -1, -1)
+
+
+def test_lpips_serves_gauss_newton():
+    goal = Lpips(Layers(), decode=as_pictures)
+    model = small()
+    result = tiny_fit(model, objective=goal)
+    assert result.pack.metadata["training"]["objective"] == "lpips-alex"
+    fresh = draw_pairs(model, default_teacher(model), 32, seed=55)
+    task = task_of(model)
+    task.objective = goal
+    before, after = (task.errors(t, fresh).mean() for t in (table_of("lms"), result.pack[4]))
+    assert after < 0.7 * before
+
+
+@pytest.mark.filterwarnings("ignore:.*weights.*:UserWarning")
+@pytest.mark.parametrize("net", ["alex", "vgg", "squeeze"])
+def test_features_have_the_distance_of_the_lpips_package(net):
+    lpips = pytest.importorskip("lpips")
+    network = lpips.LPIPS(net=net, pnet_rand=True, verbose=False)
+    goal = Lpips(network, f"lpips-{net}")
+    torch.manual_seed(1)
+    first, second = (torch.rand(2, 3, 64, 64) * 2 - 1 for _ in range(2))
+    with torch.no_grad():
+        theirs = network(first, second).flatten()
+        ours = goal.distance(first, second)
+    assert (theirs > 1e-4).all()
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
+
+
+def test_lpips_wants_pictures():
+    goal = Lpips(Layers())
+    with pytest.raises(ObjectiveError, match="RGB pictures") as error:
+        goal.embed(torch.zeros(1, 4, 8, 8))
+    one_sentence(error)
+
+
+@pytest.mark.parametrize("fault", [URLError("no route to host"), OSError("disk"), RuntimeError("hash")])
+def test_weights_that_cannot_be_had_are_one_sentence(monkeypatch, fault):
+    def fail(**_):
+        raise fault
+
+    monkeypatch.setitem(sys.modules, "lpips", SimpleNamespace(LPIPS=fail, __spec__=object()))
+    with pytest.raises(ObjectiveError, match="'l2', 'l1' or 'huber'") as error:
+        objective("lpips-alex")
+    one_sentence(error)
+
+
+def test_the_package_is_imported_only_when_asked_for(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lpips", None)
+    for name in ("l2", "l1", "huber"):
+        assert objective(name).name == name
+    with pytest.raises(ObjectiveError, match="pip install lpips"):
+        objective("lpips-vgg")
+
+
+def test_unknown_objectives_are_named():
+    with pytest.raises(ObjectiveError) as error:
+        tiny_fit(small(), objective="mse")
+    assert all(name in one_sentence(error) for name in OBJECTIVES)
+
+
+@pytest.mark.parametrize("name", ["l1", "huber"])
+def test_gauss_newton_needs_a_sum_of_squares(name):
+    with pytest.raises(TrainingError, match=f"'{name}'") as error:
+        tiny_fit(small(), objective=name)
+    one_sentence(error)

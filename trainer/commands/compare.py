@@ -1,0 +1,38 @@
+"""`compare`: teacher, classical solvers and a learned solver on the same noise."""
+
+import json
+
+
+def add_arguments(parser):
+    parser.add_argument("--model", default="demo", help="the model (default: demo)")
+    parser.add_argument("--solver", help="a solver file (default: the one bundled with the demo)")
+    parser.add_argument("--nfe", default="", help="model calls (default: all in the file)")
+    parser.add_argument("--cfg", type=float, default=1.0, help="guidance scale (default: 1)")
+    parser.add_argument("--count", type=int, default=32, help="pairs to score on (default: 32)")
+    parser.add_argument("--seed", type=int, default=0, help="default: 0")
+    parser.add_argument("--out", default="compare.png", help="default: compare.png")
+    parser.add_argument("--json", action="store_true", help="print the errors as JSON")
+
+
+def run(args):
+    from s4s_core import load_solver
+
+    from ..arguments import whole_numbers
+    from ..comparison import Comparison, errors_text
+    from ..models import bundled_solver, load_model
+    from ..progress import ProgressLine
+
+    model = load_model(args.model, args.cfg)
+    pack = load_solver(args.solver or bundled_solver(args.model))
+    nfes = whole_numbers("--nfe", args.nfe) if args.nfe else pack.nfes
+    line = ProgressLine()
+    line.show(0.0, "teacher")
+    comparison = Comparison(model, args.count, args.seed)
+    errors, shown = comparison.against_classical(pack, nfes, line)
+    picture = comparison.save_picture(shown, args.out)
+    line.close()
+    if args.json:
+        print(json.dumps({"errors": errors, "picture": picture}))
+    else:
+        print(errors_text(errors) + (f"\nPicture: {picture}" if picture else ""))
+    return 0

@@ -1,0 +1,60 @@
+"""`sample`: render pictures with a learned solver, or with a classical one."""
+
+import json
+
+
+def add_arguments(parser):
+    parser.add_argument("--model", default="demo", help="the model to sample (default: demo)")
+    parser.add_argument("--solver", help="a solver file (default: the one bundled with the demo)")
+    parser.add_argument("--classical", help="solver:order:schedule instead of a file")
+    parser.add_argument("--nfe", type=int, default=5, help="model calls (default: 5)")
+    parser.add_argument("--count", type=int, default=20, help="pictures (default: 20)")
+    parser.add_argument("--cfg", type=float, default=1.0, help="guidance scale (default: 1)")
+    parser.add_argument("--seed", type=int, default=0, help="default: 0")
+    parser.add_argument("--out", default="samples.png", help="default: samples.png")
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+
+
+def run(args):
+    import torch
+
+    from s4s_core import sample
+    from s4s_core.errors import S4SError
+    from s4s_core.teacher import draw_noise
+
+    from ..models import load_model
+    from ..pictures import can_show, grid, save_png
+    from ..progress import ProgressLine
+
+    if args.count < 1 or args.nfe < 1:
+        raise S4SError("--count and --nfe take whole numbers from 1 on.")
+    model = load_model(args.model, args.cfg)
+    if not can_show(model):
+        raise S4SError(f"The model '{args.model}' makes no pictures: choose a demo model.")
+    label, table = choose_table(model, args)
+    line = ProgressLine()
+    x, cond = draw_noise(model, args.count, args.seed)
+    with torch.inference_mode():
+        show = lambda p: line.show((p.call + 1) / p.nfe, f"call {p.call + 1} of {p.nfe}")  # noqa: E731
+        result = sample(model.denoise, x, table, cond, show)
+    line.close()
+    rows = {(label if k == 0 else " " * k): part for k, part in enumerate(result.split(10))}
+    save_png(args.out, grid(rows))
+    done = {"file": args.out, "solver": label, "nfe": table.nfe, "seed": args.seed}
+    print(json.dumps(done) if args.json else f"{args.count} pictures with {label}: {args.out}")
+    return 0
+
+
+def choose_table(model, args):
+    """(label, table) of what the arguments ask for."""
+    from s4s_core import load_solver
+    from s4s_core.training.starts import named_start
+
+    from ..models import bundled_solver
+
+    if args.classical:
+        return f"{args.classical} {args.nfe}", named_start(
+            model, args.classical, args.nfe, 0.0
+        ).table
+    path = args.solver or bundled_solver(args.model)
+    return f"S4S {args.nfe}", load_solver(path)[args.nfe]

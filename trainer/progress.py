@@ -1,0 +1,35 @@
+"""A progress line on the terminal: share done, speed, and the time that is left."""
+
+import sys
+import time
+
+
+def clock(seconds):
+    """Seconds as 1:05 or 2:03:04."""
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+class ProgressLine:
+    """Rewrites one line of stderr on a terminal; elsewhere prints a line now and then."""
+
+    def __init__(self, stream=sys.stderr, width=24, every=10.0):
+        self.stream, self.width, self.every = stream, width, every
+        self.live, self.last = stream.isatty(), 0.0
+
+    def show(self, share, text):
+        """Show that `share` (0 to 1) is done, with a remark."""
+        now = time.monotonic()
+        if not self.live and now - self.last < self.every:
+            return
+        self.last = now
+        filled = round(self.width * share)
+        line = f"[{'#' * filled}{'.' * (self.width - filled)}] {share:4.0%}  {text}"
+        self.stream.write(f"\r\x1b[K{line[:110]}" if self.live else line + "\n")
+        self.stream.flush()
+
+    def close(self):
+        if self.live:
+            self.stream.write("\r\x1b[K")
+            self.stream.flush()
