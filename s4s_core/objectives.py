@@ -105,7 +105,7 @@ def _load_lpips(name, decode):
 
 
 def objective(name, decode=None):
-    """The objective of that name; lpips is imported, and its weights loaded, only when asked for."""
+    """The objective of that name; lpips and its weights are loaded only when asked for."""
     if name not in OBJECTIVES:
         raise ObjectiveError(f"Unknown objective '{name}': choose one of {', '.join(OBJECTIVES)}.")
     if name.startswith("lpips"):

@@ -63,7 +63,7 @@ def fold_sigmas(form, weights, calls, first=0):
     """Divide weights [..., rows, k] of f by the sigma of the call each one reaches.
 
     Row r belongs to call first + r, column j to call first + r - j; columns that reach before the
-    first call hold zeros and stay so. Data histories hold x0 itself: their weights stay as they are.
+    first call hold zeros and stay so. Weights of data histories, which hold x0 itself, stay too.
     """
     if form == "data":
         return weights

@@ -102,7 +102,7 @@ class DiscreteTimes:
     def __init__(self, alphas_cumprod):
         abar = torch.as_tensor(alphas_cumprod, dtype=torch.float64).cpu()
         ordered = abar.ndim == 1 and len(abar) > 1 and bool((abar[1:] < abar[:-1]).all())
-        if not (ordered and 0 < float(abar[-1]) and float(abar[0]) < 1):
+        if not (ordered and float(abar[-1]) > 0 and float(abar[0]) < 1):
             raise TableError("alphas_cumprod must be a strictly decreasing list within (0, 1).")
         self.log_sigmas = 0.5 * ((1 - abar).log() - abar.log())
 

@@ -1,4 +1,4 @@
-"""A solver is data: `SolverTable`, one solver at one NFE, and `SolverPack`, several NFEs of one model.
+"""A solver is data: `SolverTable` is one solver at one NFE, `SolverPack` several NFEs of a model.
 
 A table holds what table:solver-types of the paper calls phi, and the times that go with it:
     sigmas       [steps + 1]  nodes of the update, strictly decreasing; the last is the ending

@@ -12,7 +12,7 @@ from .errors import TableError
 
 
 def _refill(rows, grid, first, ahead):
-    """Rows of weights, the first of which belongs to a fresh start; those short of history refilled.
+    """Rows of weights after a fresh start; those that lack history are refilled.
 
     Row r (step first + r) of a predictor has seen r + 1 evaluations; a corrector's row has seen
     those and the one ahead.
@@ -51,5 +51,5 @@ def tail(table, start):
 
 
 def nearest_node(table, sigma):
-    """Index of the node, other than the last, whose sigma is nearest to `sigma` in the logarithm."""
+    """Index of the node, the last one apart, that is nearest to `sigma` in the logarithm."""
     return int(np.abs(np.log(table.sigmas[:-1]) - np.log(max(sigma, 1e-12))).argmin())

@@ -46,10 +46,14 @@ def default_teacher(model, nfe=TEACHER_NFE, ending=0.0):
 
 
 def draw_noise(model, count, seed):
-    """(x, conditions) of `count` runs from pure noise, the same for the same seed on any device."""
+    """(x, conditions) of `count` runs from pure noise, the same for the same seed on any device.
+
+    x lies on the model's `device`, if it names one.
+    """
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(count, *model.shape, generator=generator)
-    return noise * float(model.sigma_max), model.conditions(count, generator)
+    x = noise.to(getattr(model, "device", "cpu")) * float(model.sigma_max)
+    return x, model.conditions(count, generator)
 
 
 def _key(model, teacher, count, seed):

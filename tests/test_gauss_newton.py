@@ -90,7 +90,9 @@ def test_ordered_nodes_stay_ordered_however_long_the_step():
     for seed in range(20):
         slope = moved(parameters.count, seed, size=20.0)
         theta = gauss_newton.propose(parameters, 0 * slope, product, slope, 1e-6)
-        gaps, old = (-np.diff(np.log(t.sigmas[:-1])) for t in (parameters.at(theta), parameters.table))
+        gaps, old = (
+            -np.diff(np.log(t.sigmas[:-1])) for t in (parameters.at(theta), parameters.table)
+        )
         assert (gaps >= 0.999 * gauss_newton.SMALLEST_GAP * old).all()
         assert theta.abs().max() > 0
 
@@ -130,19 +132,19 @@ def test_robust_weights_are_those_of_the_loss():
     assert gauss_newton.robust_loss(errors.detach(), 0.7) == pytest.approx(loss.item())
     (slope,) = torch.autograd.grad(loss, errors)
     torch.testing.assert_close(3 * slope, gauss_newton.robust_weights(errors.detach(), 0.7))
-    assert gauss_newton.robust_loss(errors.detach(), 1e4) == pytest.approx(float(errors.mean()))
+    assert gauss_newton.robust_loss(errors.detach(), 1e4) == pytest.approx(errors.mean().item())
 
 
 def test_it_stops_by_itself():
     result = tiny_fit(small(), budget=10**7)
     errors = [error for _, error in result.history[4]]
     assert len(errors) < 41 and result.calls < 10**5
-    best = min(errors)
-    gained = [e < best * (1 + gauss_newton.GAIN) for e in errors]
-    assert sum(gained[-gauss_newton.PATIENCE :]) >= 1
+    for last in range(len(errors) - gauss_newton.PATIENCE, len(errors)):
+        assert errors[last] >= (1 - gauss_newton.GAIN) * min(errors[:last])
+    assert min(errors) < 0.5 * errors[0]
 
 
-@pytest.mark.parametrize("budget", [1500, 2500, 5000])
+@pytest.mark.parametrize("budget", [1500, 4000])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_budget_is_kept(budget, seed):
     inner = small()
@@ -251,7 +253,9 @@ def test_lpips_wants_pictures():
     one_sentence(error)
 
 
-@pytest.mark.parametrize("fault", [URLError("no route to host"), OSError("disk"), RuntimeError("hash")])
+@pytest.mark.parametrize(
+    "fault", [URLError("no route to host"), OSError("disk"), RuntimeError("hash")]
+)
 def test_weights_that_cannot_be_had_are_one_sentence(monkeypatch, fault):
     def fail(**_):
         raise fault

@@ -14,9 +14,9 @@ def clock(seconds):
 class ProgressLine:
     """Rewrites one line of stderr on a terminal; elsewhere prints a line now and then."""
 
-    def __init__(self, stream=sys.stderr, width=24, every=10.0):
-        self.stream, self.width, self.every = stream, width, every
-        self.live, self.last = stream.isatty(), 0.0
+    def __init__(self, width=24, every=10.0):
+        self.stream, self.width, self.every = sys.stderr, width, every
+        self.live, self.last = self.stream.isatty(), -every
 
     def show(self, share, text):
         """Show that `share` (0 to 1) is done, with a remark."""

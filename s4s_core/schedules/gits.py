@@ -76,7 +76,7 @@ def gits_costs(model, low=None, points=61, samples=256, batch=32, metric="dev", 
 
 
 def shortest_path(matrix, n, gamma):
-    """Indices of the n-step path 0 .. last that minimises V_k(j) = min_i cost_ji + gamma V_{k-1}(i)."""
+    """Indices of the best n-step path 0 .. last: V_k(j) = min_i cost_ji + gamma V_{k-1}(i)."""
     last = len(matrix) - 1
     value = torch.full((last + 1,), float("inf"), dtype=matrix.dtype)
     value[last] = 0

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, field
 from functools import partial
 
+import torch
+
 from ..errors import TrainingDiverged, TrainingError
 from ..evaluation import candidates, rmse
 from ..names import METHODS
@@ -51,8 +53,11 @@ class Settings:
     epochs: int = 10
     domain: str = "logsnr"
     rematerialise: bool = True
+    autocast: str = ""
 
     def __post_init__(self):
+        if self.autocast not in ("", "float16", "bfloat16"):
+            raise TrainingError("The option 'autocast' takes float16 or bfloat16.")
         for name in _WHOLE:
             values = self.nfes if name == "nfes" else (getattr(self, name),)
             if not values or not all(type(v) is int and v > 0 for v in values):
@@ -114,7 +119,10 @@ def fit(
     nfes = (nfe,) if isinstance(nfe, int) else tuple(sorted(set(nfe)))
     settings = Settings(method=method, nfes=nfes, seed=seed, **options)
     teacher = teacher or default_teacher(model, ending=settings.ending)
-    goal = objective or find_objective(settings.objective, decode)
+    name = settings.objective
+    if name.startswith("lpips") and decode is None and model.shape[0] != 3:
+        name = "l2"  # latents that nothing decodes are compared by a plain distance
+    goal = objective or find_objective(name, decode)
     run = Run(model, settings, teacher, goal, start, callback, cache, state, cancelled)
     return run.result()
 
@@ -129,6 +137,9 @@ class Run:
             raise TrainingError(
                 f"gauss-newton cannot fit the objective '{goal.name}': use l2 or lpips."
             )
+        if start is None and settings.init != "auto":
+            for nfe in settings.nfes:
+                named_start(model, settings.init, nfe, settings.ending)  # a bad name fails at once
         identity = {
             "settings": _plain(settings),
             "model": getattr(model, "fingerprint", None),
@@ -276,6 +287,7 @@ class Run:
             relax=settings.relax,
             epochs=settings.epochs,
             rematerialise=settings.rematerialise,
+            autocast=getattr(torch, settings.autocast) if settings.autocast else None,
         )
         descent.run()
         part["history"] = state["history"]

@@ -3,7 +3,9 @@
 A parameter that first acts after model call n leaves everything up to there as it was, so its
 column costs only the calls behind n: none at all for the last step's coefficients. Where it acts
 is read off the lowered programs, so this works for every family. Perturbed continuations that
-start at the same place run as one batch, as many at once as the batch size allows.
+start at the same place run as one batch, as many at once as the batch size allows. They and the
+base trajectory run the same arithmetic, sample by sample: its rounding cancels in the differences,
+and how samples are batched does not change them.
 """
 
 from dataclasses import replace
@@ -100,7 +102,8 @@ class Columns:
         """
         size = len(pairs)
         rows = torch.arange(size)
-        before, behind, result = trajectory(self.base, lambda x, s: denoise(x, s, rows), pairs.x)
+        program = self.parameters.program(self.theta)
+        before, behind, result = trajectory(program, lambda x, s: denoise(x, s, rows), pairs.x)
         features = embed(result)
         columns = features.new_zeros(self.parameters.count, *features.shape)
         for entry, group in self.groups.items():
@@ -134,8 +137,6 @@ class Columns:
         return embed(result).unflatten(0, (len(group), size))
 
     def _perturbed(self, group, step, size):
-        """The program of one moved parameter in floats, or of several as rows of a batch."""
-        if len(group) == 1:
-            return self.parameters.program(self._moved(group[0], step)).floats()
+        """The programs of moved parameters as rows of a batch."""
         thetas = torch.stack([self._moved(index, step) for index in group])
         return expand_rows(self.parameters.program(thetas), size)

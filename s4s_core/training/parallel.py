@@ -1,5 +1,6 @@
 """Work shared by processes under torchrun, and batches that shrink when memory runs out."""
 
+import os
 from functools import partial
 
 import torch
@@ -13,6 +14,16 @@ def rank_and_world():
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+def join():
+    """Join the other processes that torchrun has started; does nothing outside of it."""
+    if (
+        dist.is_available()
+        and not dist.is_initialized()
+        and int(os.environ.get("WORLD_SIZE", 1)) > 1
+    ):
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 
 
 def is_out_of_memory(error):

@@ -57,7 +57,7 @@ class Bench:
         return rmse(self.model.denoise, table, self.fresh, batch=64)
 
     def best_classical(self, costs):
-        """(error, name) of the best classical solver on its best schedule, dmn and gits included."""
+        """(error, name) of the best classical solver on any schedule, dmn and gits included."""
         names = [*SCHEDULES, "gits", *(["dmn"] if importlib.util.find_spec("scipy") else [])]
         found = candidates(
             self.model, self.nfe, schedules=names, options={"gits": {"costs": costs}}

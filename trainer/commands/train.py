@@ -28,6 +28,7 @@ def add_arguments(parser):
 def run(args):
     from s4s_core import fit, save_solver
     from s4s_core.solver_file import check_path
+    from s4s_core.training.parallel import join, rank_and_world
 
     from ..arguments import whole_numbers
     from ..comparison import Comparison
@@ -35,12 +36,13 @@ def run(args):
     from ..progress import ProgressLine, clock
 
     out, nfes = check_path(args.out), whole_numbers("--nfe", args.nfe)
+    join()
     model = load_model(args.model, args.cfg)
     line, began = ProgressLine(), time.monotonic()
 
     def listen(event):
         done = (nfes.index(event.nfe) + event.done) / len(nfes)
-        left = "" if event.eta is None else f"  at most {clock(event.eta)} left"
+        left = "" if event.eta is None else f"  {clock(event.eta)} left at most"
         line.show(done, f"NFE {event.nfe}  step {event.step}  error {event.validation:.4f}{left}")
 
     line.show(0.0, "the teacher renders the pictures to learn from")
@@ -48,6 +50,8 @@ def run(args):
     result = fit(
         model, nfes, args.method, args.seed, budget, listen, init=args.init, state=args.state
     )
+    if rank_and_world()[0]:
+        return 0
     pack = described(result.pack, model, args, out)
     save_solver(out, pack)
     comparison = Comparison(model)

@@ -1,0 +1,115 @@
+"""The commands train, sample, compare and bench, run in this process."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from s4s_core import load_solver
+from s4s_core.demo import SOLVERS
+from trainer.bench import engine
+from trainer.cli import main
+
+needs_demo = pytest.mark.skipif(not SOLVERS["ve"].exists(), reason="no solver is bundled yet")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A solver of the mixture model, trained with the smallest budgets, and the printed summary."""
+    folder = tmp_path_factory.mktemp("train")
+    out = folder / "my.safetensors"
+    arguments = ["--model", "mixture", "--nfe", "5,4", "--budget", "6000", "--out", str(out)]
+    return arguments, out
+
+
+def run(capsys, *arguments):
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_train_saves_a_solver_that_beats_every_classical_one(capsys, trained):
+    arguments, out = trained
+    code, text, progress = run(capsys, "train", *arguments, "--json")
+    summary = json.loads(text)
+    assert code == 0 and summary["file"] == str(out) and summary["picture"] is None
+    for nfe in ("4", "5"):
+        errors = summary["errors"][nfe]
+        assert errors["S4S"] < 0.9 * min(v for k, v in errors.items() if k != "S4S")
+    pack = load_solver(out)
+    assert pack.nfes == (4, 5)
+    assert pack.metadata["model"]["name"] == "mixture" and pack.metadata["name"] == "my"
+    assert pack.metadata["training"]["calls"] == summary["calls"]
+    assert "teacher" in progress
+
+
+def test_training_twice_gives_the_same_bytes(capsys, trained, tmp_path):
+    arguments, out = trained
+    again = tmp_path / out.name
+    small = ["--nfe", "4", "--budget", "3000"]
+    for path in (out.with_name("first") / out.name, again):
+        path.parent.mkdir(exist_ok=True)
+        run(capsys, "train", "--model", "mixture", *small, "--out", str(path))
+    assert (out.with_name("first") / out.name).read_bytes() == again.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train", "--out", "x.ckpt"], "must end in .safetensors"),
+        (["train", "--out", "no/such/folder/x.safetensors"], "does not exist"),
+        (["train", "--nfe", "five", "--model", "mixture"], "--nfe takes whole numbers"),
+        (["train", "--model", "nothing"], "Unknown model 'nothing'"),
+        (["train", "--model", "mixture", "--init", "ipndm"], "solver:order:schedule"),
+        (["train", "--model", "mixture", "--init", "ipndm:9:edm"], "ipndm has orders 1 to 4"),
+        (["sample", "--model", "mixture"], "makes no pictures"),
+        (["sample", "--count", "0"], "whole numbers from 1 on"),
+        (["compare", "--model", "mixture"], "name a file with --solver"),
+    ],
+)
+def test_bad_arguments_get_one_sentence(capsys, monkeypatch, tmp_path, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, *arguments)
+    assert code == 1 and not out and not list(tmp_path.iterdir())
+    *progress, line = err.splitlines()
+    assert line.startswith("error: ") and says in line and len(progress) <= 1
+
+
+def test_compare_needs_no_pictures(capsys, trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments, out = trained
+    main(["train", *arguments])
+    capsys.readouterr()
+    compare = ["compare", "--model", "mixture", "--solver", str(out), "--nfe", "5"]
+    code, text, _ = run(capsys, *compare)
+    assert code == 0 and "5 NFE" in text and "of the best classical" in text
+    assert not list(tmp_path.iterdir())
+    code, text, err = run(capsys, *compare[:-1], "7")
+    assert code == 1 and "no table for 7 steps: choose one of 4, 5" in err
+
+
+@needs_demo
+def test_sample_and_compare_draw_pictures(capsys, tmp_path):
+    grid = tmp_path / "grid.png"
+    code, text, _ = run(capsys, "sample", "--count", "4", "--out", str(grid), "--json")
+    assert code == 0 and json.loads(text)["nfe"] == 5
+    first = grid.read_bytes()
+    assert Image.open(grid).size[0] > 4 * 64
+    run(capsys, "sample", "--count", "4", "--out", str(grid))
+    assert grid.read_bytes() == first, "the same seed must give the same picture"
+    run(capsys, "sample", "--count", "4", "--seed", "1", "--out", str(grid))
+    assert grid.read_bytes() != first
+    code, *_ = run(capsys, "compare", "--nfe", "5", "--count", "4", "--out", str(grid))
+    assert code == 0 and Image.open(grid).size[1] > 3 * 64
+
+
+def test_bench_engine_measures_ratios_in_one_run(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(engine, "ROUNDS", 3)
+    monkeypatch.setattr(engine, "SHAPES", ((1, 4, 8, 8),))
+    code, text, _ = run(capsys, "bench", "engine", "--out", str(tmp_path))
+    assert code == 0 and "bare Euler loop" in text
+    data = json.loads((tmp_path / "engine.json").read_text())
+    rows = {row[0]: row for row in data["tables"][0]["rows"]}
+    assert rows["bare Euler loop"][2] == 1.0
+    assert all(row[1] > 0 for row in rows.values())
+    assert (tmp_path / "engine.md").read_text().startswith("# Overhead")

@@ -1,0 +1,253 @@
+"""Injected faults: results that are not finite, and memory that runs out."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from learners import METHODS, TINY, changed, one_sentence, small, table_of, task_of, tiny_fit
+from safetensors.torch import load_file
+
+from s4s_core.errors import ModelError, S4SError, TrainingDiverged, TrainingError
+from s4s_core.training.gradient import Descent
+from s4s_core.training.meter import Meter
+from s4s_core.training.parallel import Workers, is_out_of_memory
+from s4s_core.training.state import load_state
+from s4s_core.training.student import Student
+
+ALL_METHODS = ("gauss-newton", *METHODS)
+SHORT = {"budget": 1200, "batch": 4}
+
+
+class Faulty:
+    """A denoiser that breaks at the calls for which `when(number)` holds."""
+
+    def __init__(self, inner, when, value=math.nan):
+        self.inner, self.when, self.value, self.number = inner, when, value, 0
+
+    def __call__(self, x, sigma):
+        self.number += 1
+        out = self.inner.denoise(x, sigma)
+        return out * self.value if self.when(self.number) else out
+
+
+def faulty(when, value=math.nan):
+    inner = small()
+    return changed(inner, denoise=Faulty(inner, when, value))
+
+
+@pytest.fixture(scope="module")
+def phases():
+    """Per method: model calls (batches) before the first training step, and in the whole run."""
+    found = {}
+
+    def get(method):
+        if method not in found:
+            model, marks = faulty(lambda n: False), []
+            tiny_fit(
+                model, 4, method, callback=lambda e: marks.append(model.denoise.number), **SHORT
+            )
+            found[method] = marks[0], marks[-1], model.denoise.number
+        return found[method]
+
+    return get
+
+
+# --- not finite
+
+
+@pytest.mark.parametrize("share, value", [(0.05, math.nan), (0.4, math.inf), (0.95, math.nan)])
+@pytest.mark.parametrize("method", ALL_METHODS)
+def test_one_bad_call_in_training_is_rolled_back(tmp_path, phases, method, share, value):
+    first, last, _ = phases(method)
+    place = first + 1 + int(share * (last - first - 1))
+    model, path, tables = faulty(lambda n: n == place, value), tmp_path / "run", []
+    result = tiny_fit(
+        model, 4, method, state=path, callback=lambda e: tables.append((e, check(path))), **SHORT
+    )
+    assert model.denoise.number > place
+    scores = result.scores["4"]
+    assert scores["rmse"] <= scores["initial"]
+    assert tables and all(math.isfinite(e.loss) and math.isfinite(e.validation) for e, _ in tables)
+    check(path)
+
+
+def check(path):
+    """Nothing in a saved state may be NaN or infinite (its JSON cannot hold one)."""
+    for name, tensor in load_file(path).items():
+        assert not tensor.is_floating_point() or tensor.isfinite().all(), name
+
+
+@pytest.mark.parametrize("method", ALL_METHODS)
+def test_one_bad_call_anywhere_never_gives_a_bad_result(phases, method):
+    """Before training, in the teacher, in scoring: a good result, or one sentence."""
+    first, _, whole = phases(method)
+    places = [*np.linspace(1, first, 6).astype(int), *range(whole - 3, whole + 1)]
+    for place in places:
+        model = faulty(lambda n, place=place: n == place)
+        try:
+            scores = tiny_fit(model, 4, method, **SHORT).scores["4"]
+        except S4SError as error:
+            assert isinstance(error, ModelError | TrainingDiverged)
+            one_sentence(error)
+        else:
+            assert scores["rmse"] <= scores["initial"]
+            assert all(math.isfinite(v) for v in scores.values() if isinstance(v, float))
+
+
+@pytest.mark.parametrize("method", ALL_METHODS)
+def test_bad_calls_without_end_are_one_sentence(tmp_path, phases, method):
+    with pytest.raises(ModelError) as error:
+        tiny_fit(faulty(lambda n: True), 4, method)
+    one_sentence(error)
+    first, path = phases(method)[0], tmp_path / "run"
+    with pytest.raises(TrainingDiverged, match="four times in a row") as error:
+        tiny_fit(faulty(lambda n: n > first), 4, method, state=path, **SHORT)
+    assert "4 NFE" in one_sentence(error) and "saved run" in str(error.value)
+    check(path)
+
+
+def test_more_damping_follows_a_fault(tmp_path, phases):
+    first = phases("gauss-newton")[0]
+    states = []
+
+    def run(model, path):
+        def look(event):
+            state = load_state_of(path)["nfes"]["4"]["runs"][0]
+            states[-1].append((state["damping"], state["failures"]))
+
+        states.append([])
+        tiny_fit(model, 4, state=path, callback=look, **SHORT)
+
+    run(faulty(lambda n: False), tmp_path / "good")
+    run(faulty(lambda n: n == first + 1), tmp_path / "bad")
+    good, bad = states
+    assert bad[0] == good[0] and bad[1] == (10 * good[0][0], 1)
+    assert bad[2][1] == 0, "the count of faults starts again after a good iteration"
+
+
+def load_state_of(path):
+    """A saved state, whatever its identity."""
+
+    class Anything:
+        def __eq__(self, other):
+            return True
+
+        def __ne__(self, other):
+            return False
+
+    return load_state(path, Anything())
+
+
+def test_half_the_rate_follows_a_fault():
+    model = faulty(lambda n: False)
+    task = task_of(model)
+    descent = Descent(task, Student(model, table_of("lms")), "s4s", {"seed": 0}, epochs=1)
+    rate = descent.optimisers["phi"].param_groups[0]["lr"]
+    number = model.denoise.number
+    model.denoise.when = lambda n: n == number + 1
+    descent.run()
+    assert descent.optimisers["phi"].param_groups[0]["lr"] == rate / 2
+    assert descent.state["phase"] == 1 and descent.state["failures"] == 0
+
+
+def test_a_start_that_is_not_finite_is_named():
+    model = small()
+    table = tiny_fit(model, 4, "s4s", epochs=1).pack[4]
+    wild = table.replace(b=table.coefficients["b"] * 1e30)
+    for method in ("gauss-newton", "s4s"):
+        with pytest.raises(TrainingDiverged, match="initial table of 4 NFE") as error:
+            tiny_fit(model, 4, method, start=wild)
+        one_sentence(error)
+
+
+# --- out of memory
+
+ERRORS = [
+    torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+    RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)."),
+    MemoryError(),
+]
+
+
+class Narrow:
+    """A denoiser that runs out of memory above a batch size."""
+
+    def __init__(self, inner, limit, error=ERRORS[1]):
+        self.inner, self.limit, self.error, self.failed = inner, limit, error, 0
+
+    def __call__(self, x, sigma):
+        if len(x) > self.limit:
+            self.failed += 1
+            raise self.error
+        return self.inner.denoise(x, sigma)
+
+
+def narrow(limit, error=ERRORS[1]):
+    inner = small()
+    return changed(inner, denoise=Narrow(inner, limit, error))
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=["cuda", "cpu", "mps", "python"])
+def test_the_batch_halves_until_it_fits(error):
+    model = narrow(3, error)
+    result = tiny_fit(model, batch=32, budget=1500)
+    assert model.denoise.failed == 4  # teacher of 8: 32, 16, 8, 4, and then it is known
+    plain = tiny_fit(small(), batch=2, budget=1500)
+    assert result.pack[4] == plain.pack[4]
+
+
+@pytest.mark.parametrize("method", ALL_METHODS)
+def test_the_result_is_the_same_without_memory(method):
+    plain, result = (tiny_fit(m, 4, method, budget=2000) for m in (small(), narrow(3)))
+    for name, array in plain.pack[4].arrays.items():
+        np.testing.assert_allclose(result.pack[4].arrays[name], array, rtol=1e-6, atol=1e-6)
+    assert result.scores["4"]["rmse"] == pytest.approx(plain.scores["4"]["rmse"], rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ALL_METHODS)
+def test_too_little_memory_for_one_sample_is_one_sentence(method):
+    with pytest.raises(TrainingError, match="single sample") as error:
+        tiny_fit(narrow(0), 4, method)
+    one_sentence(error)
+
+
+@pytest.mark.parametrize("at", range(1, 13))
+def test_memory_that_runs_out_in_the_middle_does_not_count_twice(at):
+    """A fault at any forward or repeated forward of a step with three micro-batches."""
+
+    def gradients(fail_at):
+        inner, number = small(), 0
+
+        def denoise(x, sigma):
+            nonlocal number
+            number += torch.is_grad_enabled()
+            if number == fail_at:
+                number += 1
+                raise ERRORS[0]
+            return inner.denoise(x, sigma)
+
+        task = task_of(changed(inner, denoise=denoise), samples=6, batch=2)
+        descent = Descent(task, Student(inner, table_of("lms")), "joint", {"seed": 0})
+        number = 0
+        descent._step(torch.arange(6), ("phi", "xi", "offsets"))
+        return [leaf.grad for leaf in descent.student.leaves.values()], descent.state["starts"]
+
+    (plain, starts), (faulty, moved) = gradients(None), gradients(at)
+    for ours, theirs in zip(faulty, plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(moved, starts, rtol=1e-5, atol=1e-5)
+
+
+def test_other_errors_are_not_taken_for_memory():
+    assert not is_out_of_memory(RuntimeError("shape mismatch"))
+    assert not is_out_of_memory(ValueError("out of memory"))
+
+    def fail(part):
+        raise RuntimeError("shape mismatch")
+
+    workers = Workers(4, Meter(None))
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        workers.map(task_of(small()).train, fail)
+    assert workers.batch == 4 and TINY["samples"] == 8
