@@ -30,4 +30,8 @@ class TrainingCancelled(TrainingError):
 
 
 class TrainingDiverged(TrainingError):
-    """The loss became NaN or infinite again and again; the message names the last good table."""
+    """The loss became NaN or infinite again and again; `table` is the last good one, if any."""
+
+    def __init__(self, message, table=None):
+        super().__init__(message)
+        self.table = table

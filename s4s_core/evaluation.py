@@ -40,7 +40,7 @@ class Candidate(NamedTuple):
 
 def squared_errors(denoise, table, pairs, batch=32):
     """Mean squared error to the teacher of each pair, float64 [n]."""
-    with torch.inference_mode():
+    with torch.no_grad():
         parts = [
             (sample(denoise, part.x, table, part.cond) - part.target).flatten(1).double()
             for part in pairs.batches(batch)
@@ -70,7 +70,7 @@ def candidates(model, nfe, ending=0.0, solvers=SOLVERS, schedules=SCHEDULES, opt
     return found
 
 
-def rank(denoise, found, pairs, batch=32, keep=8, first=8):
+def rank(denoise, found, pairs, batch=32, keep=6, first=4):
     """Candidates with their errors, best first.
 
     All are scored on the first few pairs; the best `keep` again on all pairs.

@@ -51,9 +51,13 @@ def _combine(move, state, history):
     """scale * state + sum_j weights[j] * history[j]."""
     scale, weights, history = move.scale, move.weights, history[: move.reach]
     if isinstance(scale, float):
-        first, *rest = zip(weights, history, strict=True)
-        out = torch.add(state if scale == 1 else state * scale, first[1], alpha=first[0])
-        for weight, entry in rest:
+        terms = zip(weights, history, strict=True)
+        if scale == 1:
+            weight, entry = next(terms)
+            out = torch.add(state, entry, alpha=weight)
+        else:
+            out = state * scale
+        for weight, entry in terms:
             out.add_(entry, alpha=weight)
         return out
     out = _spread(scale, state) * state

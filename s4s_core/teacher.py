@@ -57,7 +57,10 @@ def draw_noise(model, count, seed):
 
 
 def _key(model, teacher, count, seed):
-    """Content key of a set of pairs, or None where the model or the teacher has no identity."""
+    """Content key of a set of pairs, or None where the model or the teacher has no identity.
+
+    A model's `fingerprint` stands for all that its results depend on: weights, guidance, prompts.
+    """
     identity = getattr(model, "fingerprint", None)
     source = teacher.digest if isinstance(teacher, SolverTable) else getattr(teacher, "key", None)
     if identity is None or source is None:
@@ -75,19 +78,24 @@ def _load(path, count):
     return target if len(target) == count else None
 
 
-def draw_pairs(model, teacher, count, seed, batch=32, cache=None, denoise=None):
+def draw_pairs(model, teacher, count, seed, batch=32, cache=None, denoise=None, tell=None):
     """`count` pairs of a seed; `teacher` is a table, or a callable (x, cond) -> result.
 
     `cache` is a folder: results are kept there under a content key and reused by every run that
     asks for the same ones. Only the results are stored; noise and conditions follow the seed.
+    tell(n) is called when n pairs are drawn.
     """
     x, cond = draw_noise(model, count, seed)
     key = cache and _key(model, teacher, count, seed)
     path = key and Path(cache) / f"teacher-{key}.safetensors"
     target = _load(path, count) if path else None
     if target is None:
-        parts = Pairs(x, cond, x).batches(batch)
-        target = torch.cat([_teach(teacher, part, denoise or model.denoise) for part in parts])
+        parts = []
+        for part in Pairs(x, cond, x).batches(batch):
+            parts.append(_teach(teacher, part, denoise or model.denoise))
+            if tell is not None:
+                tell(sum(map(len, parts)))
+        target = torch.cat(parts)
         if not bool(target.isfinite().all()):
             raise ModelError("The teacher's results are not finite: try another precision.")
         if path:

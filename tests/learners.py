@@ -23,7 +23,7 @@ GRADIENT_RUNS = [(m, f, s) for m in METHODS for f in FAMILIES for s in SPACES]
 SOLVER = {"lms": ("ipndm", 3), "pc": ("unipc-bh2", 2), "ss": ("dpm-solver", 2)}
 
 # A run of a second or less.
-TINY = {"samples": 8, "validation": 6, "held_out": 6, "budget": 4000, "epochs": 2}
+TINY = {"samples": 8, "validation": 6, "held_out": 6, "budget": 2500, "epochs": 2}
 
 
 def small(space="ve"):
@@ -69,8 +69,12 @@ def table_of(family, space="ve", nfe=4, ending=0.0, form=None):
     return replace(table, form=form or table.form)
 
 
-def tiny_fit(model, nfe=4, method="gauss-newton", **options):
+def tiny_fit(model, nfe=4, method="gauss-newton", teacher_events=False, **options):
+    """fit with the smallest settings; its callback hears of training only, unless told otherwise."""
     options = TINY | options
+    hear = options.get("callback")
+    if hear is not None and not teacher_events:
+        options["callback"] = lambda event: None if event.phase == "teacher" else hear(event)
     if "start" not in options:
         options.setdefault("init", "ipndm:3:edm")
     return fit(model, nfe, method, **options)

@@ -24,10 +24,12 @@ import torch
 import torch.distributed as dist
 from learners import Counted, changed, small, task_of, tiny_fit
 from s4s_core import save_solver
+from s4s_core.evaluation import squared_errors
+from s4s_core.training.parallel import join
 
 torch.set_num_threads(1)
 folder, method, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-dist.init_process_group("gloo")
+join()
 rank, events, saves = dist.get_rank(), [], []
 
 import s4s_core.training.fit as fit
@@ -42,9 +44,11 @@ save_solver(f"{folder}/{rank}.safetensors", result.pack)
 
 task = task_of(inner)  # fewer pairs than processes: the second has no row at all
 few = task.errors(result.pack[4], task.validation[:1])
+rows = task.errors(result.pack[4], task.train)
+alone = squared_errors(inner.denoise, result.pack[4], task.train)
 dist.barrier()
 about = {"events": len(events), "saves": len(saves), "made": counted.calls, "few": len(few)}
-about |= {"calls": result.calls}
+about |= {"calls": result.calls, "ordered": torch.allclose(rows, alone, rtol=1e-4)}
 open(f"{folder}/{rank}.json", "w").write(json.dumps(about))
 dist.destroy_process_group()
 """
@@ -56,7 +60,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def launch(folder, method, world, timeout=120):
+def launch(folder, method, world, timeout=300):
     """Run the worker in `world` processes; what each says about itself."""
     port, running = free_port(), []
     command = [sys.executable, "-c", WORKER, str(folder), method, json.dumps(OPTIONS)]
@@ -92,3 +96,4 @@ def test_two_processes_give_the_result_of_one(tmp_path, method):
     assert first["events"] and not second["events"]
     assert first["saves"] and not second["saves"]
     assert first["few"] == second["few"] == 1
+    assert first["ordered"] and second["ordered"], "rows come back in the order of the pairs"

@@ -251,6 +251,17 @@ def test_gradients_are_true():
         assert float(leaf.grad @ direction) == pytest.approx(slope, rel=1e-4, abs=1e-7), name
 
 
+def test_a_step_follows_the_mean_gradient():
+    descent = descent_of("joint")
+    names, leaves = descent.phases[0], descent.student.leaves
+    result = descent.student.result(small().denoise, descent.task.train.x)
+    loss = descent.task.objective.distance(result, descent.task.train.target).mean()
+    expected = torch.autograd.grad(loss, [leaves[name] for name in names])
+    descent._backward(descent.task.train)
+    for ours, theirs in zip(descent._shared_gradients(names, 8), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-8)
+
+
 def test_only_what_a_phase_learns_moves():
     descent = descent_of("s4s-alt")
     before = descent._copy(descent.student.leaves)

@@ -34,7 +34,7 @@ def classical_table(name, sigmas, order=None, space="ve", **options) -> SolverTa
     solver of order k makes k calls a step.
     """
     try:
-        nodes = torch.as_tensor(sigmas, dtype=torch.float64).detach().cpu()
+        nodes = torch.as_tensor(sigmas, dtype=torch.float64).detach().cpu().clone()
     except (TypeError, ValueError) as error:
         raise TableError(f"the nodes are not a list of numbers: {error}.") from None
     return classical_recipe(name, nodes, space, order=order, **options).table()

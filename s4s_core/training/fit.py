@@ -7,8 +7,7 @@ from functools import partial
 import torch
 
 from ..errors import TrainingDiverged, TrainingError
-from ..evaluation import candidates, rmse
-from ..names import METHODS
+from ..evaluation import candidates
 from ..objectives import objective as find_objective
 from ..table import SolverPack, SolverTable
 from ..teacher import default_teacher, draw_pairs
@@ -17,56 +16,15 @@ from .gradient import Descent
 from .meter import Meter
 from .parallel import Workers, rank_and_world
 from .parameters import Parameters
+from .settings import Settings
 from .starts import as_multistep, distinct, named_start, ranked_starts
 from .state import load_state, save_state
 from .student import Student
-from .task import Task, check_model
+from .task import Event, Task, check_model
 
 # Noise of training, validation and held-out pairs never meets: each set has a seed of its own.
 _SETS = {"train": 1, "validation": 2, "held_out": 3}
 _SEED_STRIDE = 1_000_003
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Everything that decides the outcome of a run, apart from the model and the teacher."""
-
-    method: str = "gauss-newton"
-    nfes: tuple = (5,)
-    seed: int = 0
-    budget: int = 20_000
-    init: str = "auto"
-    starts: int = 2
-    ending: float = 0.0
-    objective: str = "l2"
-    samples: int = 48
-    validation: int = 32
-    held_out: int = 32
-    batch: int = 32
-    coefficients: bool = True
-    times: bool = True
-    fixed: bool = False
-    consistent: bool = False
-    central: bool = False
-    rate: float = 0.005
-    relax: float = 1.0
-    epochs: int = 10
-    domain: str = "logsnr"
-    rematerialise: bool = True
-    autocast: str = ""
-
-    def __post_init__(self):
-        if self.autocast not in ("", "float16", "bfloat16"):
-            raise TrainingError("The option 'autocast' takes float16 or bfloat16.")
-        for name in _WHOLE:
-            values = self.nfes if name == "nfes" else (getattr(self, name),)
-            if not values or not all(type(v) is int and v > 0 for v in values):
-                raise TrainingError(f"The option '{name}' needs a whole number above 0.")
-        if not (self.coefficients or self.times):
-            raise TrainingError("There is nothing to learn without coefficients and times.")
-
-
-_WHOLE = ("nfes", "budget", "starts", "samples", "validation", "held_out", "batch", "epochs")
 
 
 @dataclass
@@ -107,17 +65,11 @@ def fit(
     Other options are the fields of Settings. The result is never worse than its initialisation on
     held-out noise.
     """
-    if method not in METHODS:
-        raise TrainingError(f"Unknown method '{method}': choose one of {', '.join(METHODS)}.")
-    unknown = sorted(set(options) - set(Settings.__dataclass_fields__))
-    if unknown:
-        raise TrainingError(f"There is no training option '{unknown[0]}'.")
-    if budget is not None:
-        options["budget"] = budget
     if isinstance(objective, str):
         options["objective"], objective = objective, None
     nfes = (nfe,) if isinstance(nfe, int) else tuple(sorted(set(nfe)))
-    settings = Settings(method=method, nfes=nfes, seed=seed, **options)
+    chosen = {"method": method, "nfes": nfes, "seed": seed, "budget": budget}
+    settings = Settings.of(options | chosen)
     teacher = teacher or default_teacher(model, ending=settings.ending)
     name = settings.objective
     if name.startswith("lpips") and decode is None and model.shape[0] != 3:
@@ -141,7 +93,7 @@ class Run:
             for nfe in settings.nfes:
                 named_start(model, settings.init, nfe, settings.ending)  # a bad name fails at once
         identity = {
-            "settings": _plain(settings),
+            "settings": settings.plain(),
             "model": getattr(model, "fingerprint", None),
             "objective": goal.name,
             "teacher": getattr(teacher, "digest", getattr(teacher, "key", None)),
@@ -153,10 +105,17 @@ class Run:
         free = Meter(model.denoise, cancelled)
         seed, counts = settings.seed * _SEED_STRIDE, vars(settings) | {"train": settings.samples}
 
-        def draw(name, batch):
-            return draw_pairs(model, teacher, counts[name], seed + _SETS[name], batch, cache, free)
+        total, drawn = sum(counts[name] for name in _SETS), 0
 
-        self.pairs = {name: self.workers.fitting(partial(draw, name)) for name in _SETS}
+        def draw(name, batch):
+            tell = partial(self._tell_drawn, drawn, total)
+            number = seed + _SETS[name]
+            return draw_pairs(model, teacher, counts[name], number, batch, cache, free, tell)
+
+        self.pairs = {}
+        for name in _SETS:
+            self.pairs[name] = self.workers.fitting(partial(draw, name))
+            drawn += counts[name]
         if "calls" not in self.state:
             check_model(model, self.pairs["train"])
             per_pair = (
@@ -164,6 +123,11 @@ class Run:
             )
             self.meter.calls = per_pair * sum(len(p) for p in self.pairs.values())
             self.state.update(calls=self.meter.calls, nfes={}, seed=settings.seed)
+
+    def _tell_drawn(self, before, total, count):
+        """Tell the listener how many teacher pairs are drawn."""
+        if self.callback is not None and rank_and_world()[0] == 0:
+            self.callback(Event("teacher", None, before + count, total, calls=self.meter.calls))
 
     def save(self):
         """Save the run, if it has a file; only in the first process."""
@@ -198,7 +162,7 @@ class Run:
             self.pairs["train"],
             self.pairs["validation"],
             nfe,
-            self.settings.budget,
+            self.settings.budget or BUDGETS.get(self.settings.method),
             self.workers,
             self.settings.central,
             self.callback,
@@ -206,10 +170,11 @@ class Run:
             part.setdefault("first_calls", self.meter.calls),
         )
         if self.settings.method == "gauss-newton":
-            initial, table = self._gauss_newton(task, ranked, part)
+            with torch.inference_mode():
+                initial, table = self._gauss_newton(task, ranked, part)
         else:
             initial, table = self._descend(task, ranked[0], part)
-        table = self._guard(nfe, part, initial, table, ranked)
+        table = self._guard(task, part, initial, table, ranked)
         self.save()
         return table
 
@@ -234,7 +199,7 @@ class Run:
         return [found[tuple(key)] for key in part["ranked"]]
 
     def _gauss_newton(self, task, ranked, part):
-        """Probe the best starts, go on with the one that validation prefers."""
+        """Probe the best starts, then finish them, the most promising first, while budget lasts."""
         settings = self.settings
         chosen = distinct([(0, c) for c in ranked], settings.starts)
         if "scale" not in part:
@@ -253,11 +218,13 @@ class Run:
             )
             for c in chosen
         ]
-        if len(chosen) > 1:
+        if "order" not in part:
             for each, run in zip(parameters, runs, strict=True):
                 gauss_newton.refine(task, each, run, iterations=PROBE_ITERATIONS)
-        best = min(range(len(runs)), key=lambda k: runs[k].get("validation", 0.0))
-        gauss_newton.refine(task, parameters[best], runs[best], iterations=MAX_ITERATIONS)
+            part["order"] = sorted(range(len(runs)), key=lambda k: runs[k]["validation"])
+        for k in part["order"]:
+            gauss_newton.refine(task, parameters[k], runs[k], iterations=MAX_ITERATIONS)
+        best = min(part["order"], key=lambda k: runs[k]["validation"])
         part["history"] = runs[best]["history"]
         return chosen[best].table, parameters[best].at(runs[best]["best"])
 
@@ -287,44 +254,52 @@ class Run:
             relax=settings.relax,
             epochs=settings.epochs,
             rematerialise=settings.rematerialise,
-            autocast=getattr(torch, settings.autocast) if settings.autocast else None,
+            autocast=settings.autocast,
         )
         descent.run()
         part["history"] = state["history"]
         return candidate.table, student.at(state["best"], descent.moves_times)
 
-    def _guard(self, nfe, part, initial, table, ranked):
-        """Score on held-out noise; the initialisation comes back where training made it worse."""
+    def _guard(self, task, part, initial, table, ranked):
+        """Score on held-out noise; the initialisation comes back where training made it worse.
+
+        Better or worse is a matter of the objective; the scores are errors to the teacher.
+        """
         if "scores" not in part:
-            before, after, *others = (
-                self._score(nfe, each) for each in [initial, table, *(c.table for c in ranked[:3])]
-            )
-            best = min(range(len(others)), key=others.__getitem__)
+            (before, start), (after, error) = (self._marks(task, t) for t in (initial, table))
+            classical = [self._marks(task, c.table)[1] for c in ranked[:3]]
+            best = min(range(len(classical)), key=classical.__getitem__)
             part["log"], part["helped"] = [], after <= before
             if not part["helped"]:
                 part["log"].append(
-                    f"NFE {nfe}: training did not help on held-out noise ({after:.4g} against "
-                    f"{before:.4g}); the initialisation is kept."
+                    f"NFE {task.nfe}: training did not help on held-out noise ({error:.4g} "
+                    f"against {start:.4g}); the initialisation is kept."
                 )
             part["scores"] = {
-                "rmse": min(after, before),
-                "initial": before,
-                "classical": others[best],
+                "rmse": error if part["helped"] else start,
+                "initial": start,
+                "classical": classical[best],
                 "classical_name": ranked[best].label,
             }
         return table if part["helped"] else initial
 
-    def _score(self, nfe, table):
-        """Error of a table on held-out noise."""
-        error = self.workers.fitting(partial(rmse, self.meter, table, self.pairs["held_out"]))
-        if not math.isfinite(error):
+    def _marks(self, task, table):
+        """(mean objective, RMSE to the teacher) of a table on held-out noise."""
+        pairs = self.pairs["held_out"]
+        result = task.results(table, pairs)
+        with torch.no_grad():
+            distance = self.goal.distance(result, pairs.target).double().mean().item()
+        error = (result - pairs.target).double().square().mean().sqrt().item()
+        if not (math.isfinite(distance) and math.isfinite(error)):
             raise TrainingDiverged(
-                f"The results of {nfe} NFE on held-out noise are not finite: try another precision."
+                f"The results of {task.nfe} NFE on held-out noise are not finite: "
+                "try another precision."
             )
-        return error
+        return distance, error
 
 
-PROBE_ITERATIONS, MAX_ITERATIONS = 2, 40
+BUDGETS = {"gauss-newton": 20_000}
+PROBE_ITERATIONS, MAX_ITERATIONS = 1, 40
 
 
 @dataclass(frozen=True)
@@ -334,11 +309,6 @@ class _Given:
     table: SolverTable
     schedule: str = "given"
     label: str = "given"
-
-
-def _plain(settings):
-    """Settings as JSON."""
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in vars(settings).items()}
 
 
 def _training_facts(settings, goal, calls):

@@ -24,7 +24,8 @@ MIN_DAMPING, MAX_DAMPING = 1e-6, 1e4
 PATIENCE = 3
 MAX_FAILURES = 3
 SMALLEST_GAP = 0.2
-GAIN = 0.005
+GAIN, SLOW_GAIN = 0.005, 0.08
+FIRST_SHARE = 4
 STEP_LIMITS = (2e-3, 0.1)
 # Perturbed continuations of one sample that share a batch: few samples at a time keep the columns
 # small next to the model's own memory.
@@ -134,9 +135,9 @@ def refine(task, parameters, state, iterations):
             state["done"] = True
         else:
             state.update(_guarded(task, parameters, state))
-        loss, best = state["history"][-1][1], state["validation"] ** 0.5
+        loss, best = state["loss"] ** 0.5, state["validation"] ** 0.5
         table = parameters.at(state["best"])
-        task.report("gauss-newton", state["iteration"], loss, best, table)
+        task.report("gauss-newton", state["iteration"], iterations, loss, best, table)
 
 
 def _guarded(task, parameters, state):
@@ -147,7 +148,8 @@ def _guarded(task, parameters, state):
         if state["failures"] == MAX_FAILURES:
             raise TrainingDiverged(
                 f"The loss is not finite at iteration {state['iteration']} of {task.nfe} NFE, four "
-                "times in a row: the best table so far is kept in the saved run."
+                "times in a row: the best table so far is kept in the saved run.",
+                parameters.at(state["best"]),
             ) from None
         return {
             "theta": state["best"],
@@ -165,10 +167,12 @@ def _begin(task, parameters):
         "best": theta,
         "step": step,
         "damping": FIRST_DAMPING,
+        "samples": -(-len(task.train) // FIRST_SHARE),
         "iteration": 0,
         "stalls": 0,
         "failures": 0,
         "done": False,
+        "loss": loss,
         "validation": loss,
         "history": [[task.meter.calls, loss**0.5]],
     }
@@ -177,55 +181,69 @@ def _begin(task, parameters):
 def _cost(task, parameters, state):
     """Model calls of one more iteration, if its first trials succeed."""
     columns = Columns(parameters, state["theta"], state["step"], task.central)
-    return columns.calls() * len(task.train) + _trial_cost(task)
+    return columns.calls() * state["samples"] + _trial_cost(task, state["samples"])
 
 
-def _trial_cost(task):
+def _trial_cost(task, samples):
     """Model calls of one round of trials and the validation of its winner."""
-    return task.nfe * (len(DAMPINGS) * len(task.train) + len(task.validation))
+    return task.nfe * (len(DAMPINGS) * samples + len(task.validation))
 
 
 def _iterate(task, parameters, state):
     """One Levenberg-Marquardt iteration; what it changes of the state."""
-    theta = state["theta"]
-    columns = Columns(parameters, theta, state["step"], task.central)
-    normal = normal_equations(task, columns, task.train)
+    pairs = task.train[: state["samples"]]
+    columns = Columns(parameters, state["theta"], state["step"], task.central)
+    normal = normal_equations(task, columns, pairs)
     for part in (normal.errors, normal.slopes, normal.products):
         task.check_finite(part)
-    scale = robust_scale(normal.errors)
-    system = normal.weighted(robust_weights(normal.errors, scale))
-    old, damping = robust_loss(normal.errors, scale), state["damping"]
-    found = None
-    while found is None and damping <= MAX_DAMPING and not task.spent_after(_trial_cost(task)):
-        tries = [damping * factor for factor in DAMPINGS]
-        proposals = [propose(parameters, theta, *system, value) for value in tries]
-        losses = [_trial(task, parameters, proposal, scale) for proposal in proposals]
-        best = min(range(len(tries)), key=losses.__getitem__)
-        if losses[best] < old:
-            found, damping = proposals[best], tries[best]
-        else:
-            damping = 10 * max(tries)
+    trained, found, damping = _search(task, parameters, state, normal, pairs)
     if found is None:
-        return {"done": True}
+        return _next(task, state, 0.0) | {"iteration": state["iteration"] + 1}
     errors = task.errors(parameters.at(found), task.validation)
     task.check_finite(errors)
     loss = robust_loss(errors, task.scale)
-    better = loss < state["validation"]
-    stalls = 0 if loss < (1 - GAIN) ** 2 * state["validation"] else state["stalls"] + 1
-    return {
+    return _next(task, state, 1 - (loss / state["validation"]) ** 0.5) | {
         "theta": found,
+        "loss": trained,
         "damping": max(damping, MIN_DAMPING),
         "iteration": state["iteration"] + 1,
         "failures": 0,
-        "best": found if better else state["best"],
-        "stalls": stalls,
-        "done": stalls >= PATIENCE,
+        "best": found if loss < state["validation"] else state["best"],
         "validation": min(loss, state["validation"]),
         "history": [*state["history"], [task.meter.calls, loss**0.5]],
     }
 
 
-def _trial(task, parameters, theta, scale):
-    """Robust training loss at theta; a table that breaks counts as infinite."""
-    errors = task.errors(parameters.at(theta), task.train)
+def _search(task, parameters, state, normal, pairs):
+    """(loss, theta, damping) of the best trial that lowers the training loss, or theta None."""
+    scale = robust_scale(normal.errors)
+    system = normal.weighted(robust_weights(normal.errors, scale))
+    old, damping = robust_loss(normal.errors, scale), state["damping"]
+    while damping <= MAX_DAMPING and not task.spent_after(_trial_cost(task, len(pairs))):
+        tries = [damping * factor for factor in DAMPINGS]
+        proposals = [propose(parameters, state["theta"], *system, value) for value in tries]
+        losses = [_trial(task, parameters, proposal, pairs, scale) for proposal in proposals]
+        best = min(range(len(tries)), key=losses.__getitem__)
+        if losses[best] < old:
+            return losses[best], proposals[best], tries[best]
+        damping = 10 * max(tries)
+    return old, None, damping
+
+
+def _next(task, state, gain):
+    """How to go on after a relative gain on the validation pairs: more samples, or an end.
+
+    Far from the minimum a few samples show the way; once they gain little, twice as many are used.
+    Only a lack of gain with all of them is a stall.
+    """
+    if state["samples"] < len(task.train):
+        grown = 2 * state["samples"] if gain < SLOW_GAIN else state["samples"]
+        return {"samples": min(grown, len(task.train))}
+    stalls = 0 if gain > GAIN else state["stalls"] + 1
+    return {"stalls": stalls, "done": stalls >= PATIENCE}
+
+
+def _trial(task, parameters, theta, pairs, scale):
+    """Robust loss at theta; a table that breaks counts as infinite."""
+    errors = task.errors(parameters.at(theta), pairs)
     return robust_loss(errors, scale) if bool(errors.isfinite().all()) else math.inf

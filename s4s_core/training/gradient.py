@@ -77,7 +77,7 @@ class Descent:
         epochs=EPOCHS,
         batch=BATCH,
         rematerialise=True,
-        autocast=None,
+        autocast=False,
     ):
         self.task, self.student, self.state = task, student, state
         self.epochs, self.batch, self.autocast = epochs, batch, autocast
@@ -89,6 +89,8 @@ class Descent:
         self.radius = radius(task.model, task.nfe, count) * relax * float(task.model.sigma_max)
         latent = task.model.shape[0] != 3
         self.optimisers = optimisers(student, task.nfe, rate, latent)
+        plan = len(self.phases) * self.epochs * self._epoch_cost()
+        task.planned = plan if task.budget is None else min(plan, task.budget)
         self.generator = torch.Generator().manual_seed(state.setdefault("seed", 0))
         if "epoch" in state:
             self._restore()
@@ -130,6 +132,7 @@ class Descent:
 
     def _restore(self):
         self._load_leaves(self.state["leaves"])
+        self.state["starts"] = self.state["starts"].to(self.task.train.x)
         self.generator.set_state(self.state["rng"].to(torch.uint8))
         for name, saved in self.state["optimisers"].items():
             self.optimisers[name].param_groups[0]["lr"] = saved["lr"]
@@ -165,7 +168,9 @@ class Descent:
             self._store()
             name = "+".join(self.phases[state["phase"] - (state["epoch"] == 0)])
             table = self._table(state["best"])
-            self.task.report(name, state["epoch"], loss, state["validation"], table)
+            self.task.report(
+                name, state["epoch"] or self.epochs, self.epochs, loss, state["validation"], table
+            )
 
     def _epoch_cost(self):
         cost = REMATERIALISED_COST if self.rematerialise else PLAIN_COST
@@ -197,7 +202,8 @@ class Descent:
         if state["failures"] == MAX_FAILURES:
             raise TrainingDiverged(
                 f"The loss is not finite in epoch {state['epoch']} of {self.task.nfe} NFE, four "
-                "times in a row: the best table so far is kept in the saved run."
+                "times in a row: the best table so far is kept in the saved run.",
+                self._table(state["best"]),
             )
         state["failures"] += 1
         self._load_leaves(state["best"])
@@ -276,9 +282,9 @@ class Descent:
         """The model for training: rematerialised, and in mixed precision on CUDA if asked for."""
 
         def call(x, sigma):
-            if self.autocast is None or x.device.type != "cuda":
+            if not self.autocast or x.device.type != "cuda":
                 return self.task.meter(x, sigma, cond)
-            with torch.autocast("cuda", dtype=self.autocast):
+            with torch.autocast("cuda", dtype=torch.bfloat16):
                 return self.task.meter(x, sigma, cond).to(x.dtype)
 
         if not self.rematerialise:

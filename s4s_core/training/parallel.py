@@ -23,7 +23,11 @@ def join():
         and not dist.is_initialized()
         and int(os.environ.get("WORLD_SIZE", 1)) > 1
     ):
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        # Most of what is shared lies in main memory, which NCCL alone cannot send.
+        gpu = torch.cuda.is_available() and dist.is_nccl_available()
+        dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
+        if gpu:
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
 
 
 def is_out_of_memory(error):
@@ -60,9 +64,9 @@ def _with_columns(columns, count):
     """This process's columns; where it has no rows at all, empty ones like those of the first."""
     if count >= rank_and_world()[1]:
         return columns
-    kinds = [[(column.shape[1:], column.dtype) for column in columns]]
+    kinds = [[(column.shape[1:], column.dtype, column.device.type) for column in columns]]
     dist.broadcast_object_list(kinds)
-    return columns or [torch.empty(0, *shape, dtype=dtype) for shape, dtype in kinds[0]]
+    return columns or [torch.empty(0, *s, dtype=d, device=where) for s, d, where in kinds[0]]
 
 
 class Workers:

@@ -15,18 +15,23 @@ from .parallel import Workers, rank_and_world
 
 
 class Event(NamedTuple):
-    """Progress of a run: the best table so far, the share of the budget that is spent (0 to 1), and
-    the seconds until all of it is, or None where that is not known yet."""
+    """Progress of a run; what a phase does not know is None.
+
+    Phases are "teacher" (steps are pairs), "gauss-newton", and the leaves that a gradient phase
+    learns. `total` is the most steps that the phase takes, `done` the share (0 to 1) of the planned
+    calls of this NFE, `eta` the seconds until all of them are made, `table` the best one so far.
+    """
 
     phase: str
-    nfe: int
+    nfe: int | None
     step: int
-    loss: float
-    validation: float
-    calls: int
-    done: float
-    eta: float | None
-    table: SolverTable
+    total: int
+    loss: float | None = None
+    validation: float | None = None
+    calls: int = 0
+    done: float = 0.0
+    eta: float | None = None
+    table: SolverTable | None = None
 
 
 class NotFinite(ArithmeticError):
@@ -46,7 +51,7 @@ class Task:
     train: object
     validation: object
     nfe: int
-    budget: int
+    budget: int | None
     workers: Workers
     central: bool = False
     callback: object = None
@@ -56,7 +61,7 @@ class Task:
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self):
-        self.resumed_at = self.meter.calls
+        self.resumed_at, self.planned = self.meter.calls, self.budget
 
     def denoise(self, x, sigma, cond, rows):
         """The metered model on rows of a batch whose conditions are `cond`."""
@@ -71,16 +76,19 @@ class Task:
 
         def measure(part):
             result = self._run(table, part)
-            return (self.objective.distance(result, part.target).double().cpu(),)
+            with torch.no_grad():
+                return (self.objective.distance(result, part.target).double().cpu(),)
 
         return self.workers.map(pairs, measure)[0]
 
     def _run(self, table, part):
-        with torch.inference_mode():
+        with torch.no_grad():
             return sample(self.meter, part.x, table, part.cond)
 
     def spent_after(self, calls):
-        """Would `calls` more exceed this NFE's budget?"""
+        """Would `calls` more exceed this NFE's budget, if it has one?"""
+        if self.budget is None:
+            return False
         return self.meter.calls - self.first_calls + calls > self.budget
 
     def initial_errors(self, table):
@@ -98,25 +106,25 @@ class Task:
         if not bool(torch.isfinite(torch.as_tensor(errors)).all()):
             raise NotFinite
 
-    def report(self, phase, step, loss, validation, table):
+    def report(self, phase, step, total, loss, validation, table):
         """Save the state, then tell the listener; both only in the first process."""
         if rank_and_world()[0]:
             return
         if self.save is not None:
             self.save()
         if self.callback is not None:
-            share = min(1.0, (self.meter.calls - self.first_calls) / self.budget)
-            made = self.meter.calls - self.resumed_at
-            left = max(0, self.budget + self.first_calls - self.meter.calls)
+            calls = self.meter.calls
+            share = min(1.0, (calls - self.first_calls) / self.planned)
+            made, left = calls - self.resumed_at, max(0, self.planned + self.first_calls - calls)
             spent = time.monotonic() - self.began
-            eta = spent / made * left if made > 0.02 * self.budget else None
-            calls, best = self.meter.calls, float(validation)
-            self.callback(Event(phase, self.nfe, step, loss, best, calls, share, eta, table))
+            eta = spent / made * left if made > 0.02 * self.planned else None
+            best = float(validation)
+            self.callback(Event(phase, self.nfe, step, total, loss, best, calls, share, eta, table))
 
 
 def check_model(model, pairs):
     """ModelError, in one sentence, if the model cannot be trained with at all."""
-    with torch.inference_mode():
+    with torch.no_grad():
         part = pairs[:1]
         sigma = torch.full((1,), float(model.sigma_max))
         arguments = [part.x, sigma] + ([] if part.cond is None else [part.cond])

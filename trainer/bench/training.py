@@ -70,6 +70,8 @@ class Bench:
         points, scored, losses = [], {}, []
 
         def listen(event):
+            if event.table is None:
+                return
             if event.table not in scored:
                 scored[event.table] = self.error(event.table)
             points.append((event.calls, scored[event.table]))

@@ -7,7 +7,7 @@ def add_arguments(parser):
     parser.add_argument("--model", default="demo", help="the model (default: demo)")
     parser.add_argument("--solver", help="a solver file (default: the one bundled with the demo)")
     parser.add_argument("--nfe", default="", help="model calls (default: all in the file)")
-    parser.add_argument("--cfg", type=float, default=1.0, help="guidance scale (default: 1)")
+    parser.add_argument("--cfg", type=float, default=2.0, help="guidance scale (default: 2)")
     parser.add_argument("--count", type=int, default=32, help="pairs to score on (default: 32)")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--out", default="compare.png", help="default: compare.png")

@@ -9,7 +9,7 @@ def add_arguments(parser):
     parser.add_argument("--classical", help="solver:order:schedule instead of a file")
     parser.add_argument("--nfe", type=int, default=5, help="model calls (default: 5)")
     parser.add_argument("--count", type=int, default=20, help="pictures (default: 20)")
-    parser.add_argument("--cfg", type=float, default=1.0, help="guidance scale (default: 1)")
+    parser.add_argument("--cfg", type=float, default=2.0, help="guidance scale (default: 2)")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--out", default="samples.png", help="default: samples.png")
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")

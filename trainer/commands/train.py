@@ -12,8 +12,8 @@ def add_arguments(parser):
     parser.add_argument("--model", default="demo", help="the model to train for (default: demo)")
     parser.add_argument("--nfe", default="5", help="model calls, such as 5 or 4,5,6,8 (default: 5)")
     parser.add_argument("--out", default="solver.safetensors", help="where to save the solver")
-    parser.add_argument("--cfg", type=float, default=1.0, help="guidance scale (default: 1)")
-    parser.add_argument("--effort", choices=EFFORTS, default="normal", help="default: normal")
+    parser.add_argument("--cfg", type=float, default=2.0, help="guidance scale (default: 2)")
+    parser.add_argument("--effort", choices=EFFORTS, default="normal", help="of gauss-newton")
     parser.add_argument("--budget", type=int, help="model calls per NFE, instead of an effort")
     parser.add_argument(
         "--method", choices=METHODS, default=METHODS[0], help="default: %(default)s"
@@ -41,12 +41,14 @@ def run(args):
     line, began = ProgressLine(), time.monotonic()
 
     def listen(event):
+        if event.phase == "teacher":
+            line.show(0.0, f"the teacher renders what to learn from: {event.step}/{event.total}")
+            return
         done = (nfes.index(event.nfe) + event.done) / len(nfes)
         left = "" if event.eta is None else f"  {clock(event.eta)} left at most"
         line.show(done, f"NFE {event.nfe}  step {event.step}  error {event.validation:.4f}{left}")
 
-    line.show(0.0, "the teacher renders the pictures to learn from")
-    budget = args.budget or EFFORTS[args.effort]
+    budget = args.budget or (EFFORTS[args.effort] if args.method == "gauss-newton" else None)
     result = fit(
         model, nfes, args.method, args.seed, budget, listen, init=args.init, state=args.state
     )

@@ -1,0 +1,98 @@
+"""The model in the box: small class-conditional emoji pictures, on any machine, without a download.
+
+One network serves every path of the core. It was trained in the ve space; the flow space is the
+same prediction for x = (1 - s) x0 + s eps, and the VP model is the ve space behind the 1000
+discrete times of Stable Diffusion.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ..errors import ModelError
+from ..spaces import DiscreteTimes, alpha
+from .network import SIGMA_RANGE, EmojiNet
+
+WEIGHTS = Path(__file__).with_name("emoji.safetensors")
+KINDS = ("ve", "vp", "flow")
+SOLVERS = {"ve": Path(__file__).with_name("solver.safetensors")}
+"""Solver files trained for the bundled model."""
+
+
+def load_network(path=WEIGHTS):
+    """(network, class names) of a weights file, frozen and in float32."""
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            state = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
+        network = EmojiNet(**json.loads(metadata["config"]))
+        network.load_state_dict(state)
+        classes = tuple(json.loads(metadata["classes"]))
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise ModelError(f"The demo model's weights at {path} cannot be read: {error}") from error
+    network = network.to(memory_format=torch.channels_last)
+    return network.eval().requires_grad_(False), classes
+
+
+class DemoModel:
+    """The emoji network behind the model contract.
+
+    `cfg` is the guidance scale: 1 makes one evaluation a call; otherwise the conditional and the
+    unconditional prediction come from one doubled batch. A condition is an int64 tensor of class
+    ids [batch], each an index into `classes` (or `null`, the class of no condition).
+    """
+
+    shape = (3, 32, 32)
+
+    def __init__(self, network, classes, space="ve", cfg=1.0, times=None):
+        self.network, self.classes, self.null = network, classes, len(classes)
+        self.space, self.cfg, self.times = space, float(cfg), times
+        self.sigma_min, self.sigma_max = SIGMA_RANGE
+        if space == "flow":
+            self.sigma_min, self.sigma_max = SIGMA_RANGE[0] / (1 + SIGMA_RANGE[0]), 1.0
+        if times is not None:
+            self.sigma_min, self.sigma_max = times.sigma_min, times.sigma_max
+
+    def denoise(self, x, sigma, cond=None):
+        """x0 of x [batch, 3, 32, 32] at noise level sigma [batch], in x's dtype."""
+        point = x.float()
+        sigma = torch.as_tensor(sigma, device=x.device).expand(len(x))
+        if self.times is not None:
+            sigma = self.times.sigma(self.times.time(sigma))
+        sigma = sigma.float()
+        labels = self._labels(cond, x)
+        if cond is None or self.cfg == 1:
+            return self._predict(point, sigma, labels).to(x.dtype)
+        labels = torch.cat([labels, torch.full_like(labels, self.null)])
+        both = self._predict(point.repeat(2, 1, 1, 1), sigma.repeat(2), labels)
+        guided, free = both.chunk(2)
+        return torch.lerp(free, guided, self.cfg).to(x.dtype)
+
+    def conditions(self, batch, generator):
+        """Class ids drawn evenly, int64 [batch]."""
+        return torch.randint(self.null, (batch,), generator=generator, device=generator.device)
+
+    def to(self, device):
+        """The same model on another device."""
+        self.network.to(device)
+        return self
+
+    def _labels(self, cond, x):
+        if cond is None:
+            return torch.full((len(x),), self.null, dtype=torch.long, device=x.device)
+        return torch.as_tensor(cond, dtype=torch.long, device=x.device).expand(len(x))
+
+    def _predict(self, x, sigma, labels):
+        scale = 1.0 if self.space == "ve" else alpha(self.space, sigma)
+        return self.network(x, sigma, labels, scale).contiguous()
+
+
+def load_demo(space="ve", cfg=1.0, path=WEIGHTS):
+    """The bundled model: `space` is "ve" (as trained), "vp" (discrete times) or "flow"."""
+    if space not in KINDS:
+        raise ModelError(f"The demo model has no space '{space}': choose {', '.join(KINDS)}.")
+    network, classes = load_network(path)
+    times = DiscreteTimes.scaled_linear() if space == "vp" else None
+    return DemoModel(network, classes, "flow" if space == "flow" else "ve", cfg, times)
