@@ -70,7 +70,7 @@ def table_of(family, space="ve", nfe=4, ending=0.0, form=None):
 
 
 def tiny_fit(model, nfe=4, method="gauss-newton", teacher_events=False, **options):
-    """fit with the smallest settings; its callback hears of training only, unless told otherwise."""
+    """fit with the smallest settings; its callback hears of training alone unless told so."""
     options = TINY | options
     hear = options.get("callback")
     if hear is not None and not teacher_events:
