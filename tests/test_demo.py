@@ -1,0 +1,84 @@
+"""The bundled emoji model and the solver that ships with it."""
+
+import pytest
+import torch
+
+from s4s_core import load_solver, sample
+from s4s_core.demo import SOLVERS, WEIGHTS, load_demo
+from s4s_core.errors import ModelError
+from s4s_core.evaluation import candidates, rmse
+from s4s_core.teacher import default_teacher, draw_noise, draw_pairs
+
+CFG = 2.0
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_demo("ve", CFG)
+
+
+@pytest.fixture(scope="module")
+def pairs(model):
+    """Teacher pairs of a seed that no training uses."""
+    return draw_pairs(model, default_teacher(model), 16, 987_654_321)
+
+
+def test_the_weights_are_small_and_the_classes_named(model):
+    assert WEIGHTS.stat().st_size <= 8 << 20
+    assert {"happy face", "flag", "fruit", "animal"} <= set(model.classes)
+
+
+@pytest.mark.parametrize("level", [0.05, 1.0, 7.0])
+def test_every_space_shows_the_same_network(model, level):
+    x0, cond = draw_noise(model, 3, 1)
+    x, sigma = x0 / 80 * (1 + level), torch.full((3,), level)
+    expected = model.denoise(x, sigma, cond)
+    flow = load_demo("flow", CFG).denoise(x / (1 + level), sigma / (1 + level), cond)
+    vp = load_demo("vp", CFG).denoise(x, sigma, cond)
+    torch.testing.assert_close(flow, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(vp, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_guidance_extrapolates_from_the_null_class(model):
+    x, cond = draw_noise(model, 2, 2)
+    sigma = torch.full((2,), 80.0)
+    plain = load_demo("ve", 1.0)
+    with_class, without = plain.denoise(x, sigma, cond), plain.denoise(x, sigma)
+    expected = without + CFG * (with_class - without)
+    torch.testing.assert_close(model.denoise(x, sigma, cond), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_conditions_are_class_ids_of_the_generator(model):
+    ids = model.conditions(200, torch.Generator().manual_seed(0))
+    assert torch.equal(ids, model.conditions(200, torch.Generator().manual_seed(0)))
+    assert ids.dtype == torch.int64 and 0 <= ids.min() and ids.max() < len(model.classes)
+
+
+def test_unknown_spaces_and_missing_weights_are_one_sentence(tmp_path):
+    with pytest.raises(ModelError, match="choose ve, vp, flow"):
+        load_demo("sd")
+    with pytest.raises(ModelError, match="cannot be read"):
+        load_demo("ve", path=tmp_path / "none.safetensors")
+
+
+def test_the_bundled_solver_beats_every_classical_one(model, pairs):
+    pack = load_solver(SOLVERS["ve"])
+    assert pack.nfes == tuple(range(3, 11)) and pack.metadata["cfg"] == [CFG, CFG]
+    ours = rmse(model.denoise, pack[5], pairs)
+    classical = min(rmse(model.denoise, c.table, pairs) for c in candidates(model, 5))
+    assert ours < 0.85 * classical
+
+
+def test_the_bundled_solver_scores_what_its_header_says(model):
+    """On the very noise that the scores were measured on (fit's held-out seed)."""
+    pack = load_solver(SOLVERS["ve"])
+    held_out = draw_pairs(model, default_teacher(model), 32, 3)
+    for nfe in (3, 6):
+        said = pack.metadata["scores"][str(nfe)]["rmse"]
+        assert rmse(model.denoise, pack[nfe], held_out) == pytest.approx(said, rel=2e-3)
+
+
+def test_results_are_pictures(model):
+    x, cond = draw_noise(model, 4, 3)
+    out = sample(model.denoise, x, load_solver(SOLVERS["ve"])[8], cond)
+    assert out.shape == (4, 3, 32, 32) and -1.6 < float(out.min()) and float(out.max()) < 1.6
