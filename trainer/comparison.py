@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from s4s_core import sample
-from s4s_core.evaluation import candidates, squared_errors
+from s4s_core.evaluation import candidates, rmse
 from s4s_core.teacher import default_teacher, draw_pairs
 
 from .pictures import can_show, grid, save_png
@@ -34,21 +34,24 @@ class Comparison:
             self.pairs = draw_pairs(model, teacher, count, FRESH_SEED + seed, batch)
         self.teacher_nfe = teacher.nfe
 
-    def row(self, label, table):
-        errors = squared_errors(self.model.denoise, table, self.pairs, self.batch)
-        return Row(label, table.nfe, float(errors.mean().sqrt()), table)
+    def _error(self, table, pairs):
+        return rmse(self.model.denoise, table, pairs, self.batch)
 
-    def classical(self, nfe):
-        """Every classical solver on every schedule at this NFE, best first."""
-        rows = [self.row(c.label, c.table) for c in candidates(self.model, nfe)]
-        return sorted(rows, key=lambda row: row.rmse)
+    def row(self, label, table):
+        return Row(label, table.nfe, self._error(table, self.pairs), table)
 
     def best_per_solver(self, nfe):
-        """The best schedule of each classical solver, best solver first."""
-        chosen = {}
-        for row in self.classical(nfe):
-            chosen.setdefault(row.label.split()[0], row)
-        return list(chosen.values())
+        """Each classical solver with the order and schedule that suit it best, best solver first.
+
+        The choice is made on the first few pairs, the score on all of them.
+        """
+        few, chosen = self.pairs[:8], {}
+        for candidate in candidates(self.model, nfe):
+            error = self._error(candidate.table, few)
+            chosen.setdefault(candidate.solver, []).append((error, candidate))
+        winners = [min(tried, key=lambda pair: pair[0])[1] for tried in chosen.values()]
+        rows = [self.row(winner.label, winner.table) for winner in winners]
+        return sorted(rows, key=lambda row: row.rmse)
 
     def pictures(self, rows, count=10):
         """Labelled results of the first pairs: the teacher's, then each row's."""

@@ -62,6 +62,7 @@ class Task:
 
     def __post_init__(self):
         self.resumed_at, self.planned = self.meter.calls, self.budget
+        self.best = math.inf, None
 
     def denoise(self, x, sigma, cond, rows):
         """The metered model on rows of a batch whose conditions are `cond`."""
@@ -107,19 +108,23 @@ class Task:
             raise NotFinite
 
     def report(self, phase, step, total, loss, validation, table):
-        """Save the state, then tell the listener; both only in the first process."""
+        """Save the state, then tell the listener; both only in the first process.
+
+        The listener hears of the best table of all starts, whichever is being trained.
+        """
         if rank_and_world()[0]:
             return
         if self.save is not None:
             self.save()
+        self.best = min(self.best, (float(validation), table), key=lambda pair: pair[0])
         if self.callback is not None:
             calls = self.meter.calls
             share = min(1.0, (calls - self.first_calls) / self.planned)
             made, left = calls - self.resumed_at, max(0, self.planned + self.first_calls - calls)
             spent = time.monotonic() - self.began
             eta = spent / made * left if made > 0.02 * self.planned else None
-            best = float(validation)
-            self.callback(Event(phase, self.nfe, step, total, loss, best, calls, share, eta, table))
+            error, best = self.best
+            self.callback(Event(phase, self.nfe, step, total, loss, error, calls, share, eta, best))
 
 
 def check_model(model, pairs):
