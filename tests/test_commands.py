@@ -38,7 +38,7 @@ def test_train_saves_a_solver_that_beats_every_classical_one(capsys, trained):
         assert errors["S4S"] < 0.9 * min(v for k, v in errors.items() if k != "S4S")
     pack = load_solver(out)
     assert pack.nfes == (4, 5)
-    assert pack.metadata["model"]["name"] == "mixture" and pack.metadata["name"] == "my"
+    assert pack.metadata["model"]["name"] == "mixture" and pack.metadata["name"] == "mixture solver"
     assert pack.metadata["training"]["calls"] == summary["calls"]
     assert "teacher" in progress
 

@@ -81,4 +81,5 @@ def test_the_bundled_solver_scores_what_its_header_says(model):
 def test_results_are_pictures(model):
     x, cond = draw_noise(model, 4, 3)
     out = sample(model.denoise, x, load_solver(SOLVERS["ve"])[8], cond)
-    assert out.shape == (4, 3, 32, 32) and float(out.min()) > -1.6 and float(out.max()) < 1.6
+    assert out.shape == (4, 3, 32, 32)
+    assert out.abs().max() < 3

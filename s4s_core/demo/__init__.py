@@ -5,6 +5,7 @@ same prediction for x = (1 - s) x0 + s eps, and the VP model is the ve space beh
 discrete times of Stable Diffusion.
 """
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -19,6 +20,11 @@ WEIGHTS = Path(__file__).with_name("emoji.safetensors")
 KINDS = ("ve", "vp", "flow")
 SOLVERS = {"ve": Path(__file__).with_name("solver.safetensors")}
 """Solver files trained for the bundled model."""
+
+
+def _digest(path):
+    """SHA-256 of a file, or nothing where it cannot be read: loading it will say why."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
 
 
 def load_network(path=WEIGHTS):
@@ -95,4 +101,6 @@ def load_demo(space="ve", cfg=1.0, path=WEIGHTS):
         raise ModelError(f"The demo model has no space '{space}': choose {', '.join(KINDS)}.")
     network, classes = load_network(path)
     times = DiscreteTimes.scaled_linear() if space == "vp" else None
-    return DemoModel(network, classes, "flow" if space == "flow" else "ve", cfg, times)
+    model = DemoModel(network, classes, "flow" if space == "flow" else "ve", cfg, times)
+    model.fingerprint = f"{_digest(Path(path))}-{space}-cfg{cfg:g}"
+    return model

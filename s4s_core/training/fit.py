@@ -267,8 +267,8 @@ class Run:
         """
         if "scores" not in part:
             (before, start), (after, error) = (self._marks(task, t) for t in (initial, table))
-            classical = [self._marks(task, c.table)[1] for c in ranked[:3]]
-            best = min(range(len(classical)), key=classical.__getitem__)
+            classical = [(self._marks(task, c.table)[1], c.label) for c in ranked]
+            best, name = min(classical)
             part["log"], part["helped"] = [], after <= before
             if not part["helped"]:
                 part["log"].append(
@@ -278,8 +278,8 @@ class Run:
             part["scores"] = {
                 "rmse": error if part["helped"] else start,
                 "initial": start,
-                "classical": classical[best],
-                "classical_name": ranked[best].label,
+                "classical": best,
+                "classical_name": name,
             }
         return table if part["helped"] else initial
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import TableError, TrainingDiverged
-from .parallel import rank_and_world
+from .parallel import shared
 from .task import NotFinite
 
 EPOCHS = 10
@@ -252,7 +252,7 @@ class Descent:
             leaf = self.student.leaves[name]
             if leaf.grad is None:
                 leaf.grad = torch.zeros_like(leaf)
-            if rank_and_world()[1] > 1:
+            if shared(count):
                 torch.distributed.all_reduce(leaf.grad)
             leaf.grad /= count
             if name == "offsets" and "xi" not in names:  # nodes are held, so are their calls

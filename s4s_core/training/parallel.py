@@ -40,9 +40,7 @@ def is_out_of_memory(error):
 
 def gather(local, count):
     """Rows of all processes in order: row i was computed by process i modulo their number."""
-    rank, world = rank_and_world()
-    if world == 1:
-        return local
+    world = rank_and_world()[1]
     most = -(-count // world)
     padded = local.new_zeros(most, *local.shape[1:])
     padded[: len(local)] = local
@@ -53,20 +51,14 @@ def gather(local, count):
 
 def total(number):
     """The sum of a whole number over all processes."""
-    if rank_and_world()[1] == 1:
-        return number
     number = torch.tensor(number)
     dist.all_reduce(number)
     return int(number)
 
 
-def _with_columns(columns, count):
-    """This process's columns; where it has no rows at all, empty ones like those of the first."""
-    if count >= rank_and_world()[1]:
-        return columns
-    kinds = [[(column.shape[1:], column.dtype, column.device.type) for column in columns]]
-    dist.broadcast_object_list(kinds)
-    return columns or [torch.empty(0, *s, dtype=d, device=where) for s, d, where in kinds[0]]
+def shared(count):
+    """Is work on `count` rows shared out? Fewer rows than processes are done by each of them."""
+    return 1 < rank_and_world()[1] <= count
 
 
 class Workers:
@@ -84,7 +76,7 @@ class Workers:
         A part has at most batch / share pairs, for functions that run `share` variants of each.
         """
         rank, world = rank_and_world()
-        mine = pairs[torch.arange(rank, len(pairs), world)] if world > 1 else pairs
+        mine = pairs[torch.arange(rank, len(pairs), world)] if shared(len(pairs)) else pairs
         parts, done, before = [], 0, self.meter.calls
 
         def apply(first, batch):
@@ -95,9 +87,11 @@ class Workers:
             size, result = self.fitting(partial(apply, done))
             parts.append(result)
             done += size
-        columns = [torch.cat(column) for column in zip(*parts, strict=True)]
+        columns = tuple(torch.cat(column) for column in zip(*parts, strict=True))
+        if not shared(len(pairs)):
+            return columns
         self.meter.calls = before + total(self.meter.calls - before)
-        return tuple(gather(c, len(pairs)) for c in _with_columns(columns, len(pairs)))
+        return tuple(gather(column, len(pairs)) for column in columns)
 
     def fitting(self, function):
         """function(batch size), called again with half of it whenever memory runs out."""

@@ -77,7 +77,7 @@ def described(pack, model, args, out):
     from s4s_core.table import SolverPack
 
     about = {
-        "name": out.stem,
+        "name": f"{args.model} solver",
         "model": {"name": args.model, "hash": getattr(model, "fingerprint", "")},
         "cfg": [args.cfg, args.cfg],
     }
