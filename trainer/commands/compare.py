@@ -4,7 +4,9 @@ import json
 
 
 def add_arguments(parser):
-    parser.add_argument("--model", default="demo", help="the model (default: demo)")
+    from ..models import MODELS
+
+    parser.add_argument("--model", default="demo", help=f"{', '.join(MODELS)} (default: demo)")
     parser.add_argument("--solver", help="a solver file (default: the one bundled with the demo)")
     parser.add_argument("--nfe", default="", help="model calls (default: all in the file)")
     parser.add_argument("--cfg", type=float, default=2.0, help="guidance scale (default: 2)")

@@ -4,7 +4,9 @@ import json
 
 
 def add_arguments(parser):
-    parser.add_argument("--model", default="demo", help="the model to sample (default: demo)")
+    from ..models import MODELS
+
+    parser.add_argument("--model", default="demo", help=f"{', '.join(MODELS)} (default: demo)")
     parser.add_argument("--solver", help="a solver file (default: the one bundled with the demo)")
     parser.add_argument("--classical", help="solver:order:schedule instead of a file")
     parser.add_argument("--nfe", type=int, default=5, help="model calls (default: 5)")

@@ -9,16 +9,32 @@ EFFORTS = {"quick": 6_000, "normal": 20_000, "thorough": 60_000}
 def add_arguments(parser):
     from s4s_core.names import METHODS
 
-    parser.add_argument("--model", default="demo", help="the model to train for (default: demo)")
+    from ..models import MODELS
+
+    efforts = ", ".join(f"{name} {calls:,}" for name, calls in EFFORTS.items())
+    parser.add_argument("--model", default="demo", help=f"{', '.join(MODELS)} (default: demo)")
     parser.add_argument("--nfe", default="5", help="model calls, such as 5 or 4,5,6,8 (default: 5)")
-    parser.add_argument("--out", default="solver.safetensors", help="where to save the solver")
+    parser.add_argument(
+        "--out",
+        default="solver.safetensors",
+        help="where to save the solver (default: %(default)s)",
+    )
     parser.add_argument("--cfg", type=float, default=2.0, help="guidance scale (default: 2)")
-    parser.add_argument("--effort", choices=EFFORTS, default="normal", help="of gauss-newton")
+    parser.add_argument(
+        "--effort",
+        choices=EFFORTS,
+        default="normal",
+        help=f"model calls per NFE of gauss-newton: {efforts} (default: normal)",
+    )
     parser.add_argument("--budget", type=int, help="model calls per NFE, instead of an effort")
     parser.add_argument(
         "--method", choices=METHODS, default=METHODS[0], help="default: %(default)s"
     )
-    parser.add_argument("--init", default="auto", help="auto, or solver:order:schedule")
+    parser.add_argument(
+        "--init",
+        default="auto",
+        help="where to start: auto (default), or solver:order:schedule such as ipndm:3:edm",
+    )
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--state", help="file to save the run in; the same command resumes it")
     parser.add_argument("--no-picture", action="store_true", help="save no comparison picture")
