@@ -23,7 +23,6 @@ from .memory import peak_bytes
 from .report import Report, Table
 
 FRESH_SEED = 900_000_001
-NFES = (4, 5, 6, 8)
 RATES = (0.002, 0.005, 0.02)
 GRADIENT = {"samples": 200, "validation": 64, "init": "auto"}
 EPOCHS = {"s4s": 200, "joint": 200, "ld3": 200, "s4s-alt": 12}
