@@ -31,8 +31,8 @@ NOTE = (
     "One training seed was run; the spread over seeds is not measured."
 )
 MEMORY_NOTE = (
-    "The network has 80 channels per input channel, as Stable Diffusion's first level has; narrower "
-    "ones gave 1.10 (64) and 1.35 (16), and the demo model 1.7: what Gauss-Newton adds is about "
+    "The network has 80 channels per input channel, as Stable Diffusion's first level has; "
+    "narrower ones gave 1.10 (64) and 1.35 (16), and the demo model 1.7: what Gauss-Newton adds is about "
     "twenty times a batch of samples, whatever the network."
 )
 RATES = (0.002, 0.005, 0.02)
@@ -144,13 +144,17 @@ def _orderings(model, args):
     loose = bench.run("loose", "s4s", relax=4.0, rate=0.005, **plain)
     pairs = [
         ("s4s at least as good as its start", s4s, start),
-        ("s4s-alt better than coefficients alone", alternating, s4s),
+        ("s4s-alt (one rate) better than coefficients alone (best of three)", alternating, s4s),
         ("gauss-newton with times better than without", newton, alone),
         ("solver start better than Gaussian start", s4s, blind),
         ("time-dependent better than fixed coefficients", s4s, fixed),
         ("larger r easier to fit (least training loss, r = 4 against 0)", loose.loss, hard.loss),
-        ("relaxed better than hard objective on fresh noise", s4s, hard.final),
-        ("alternating better than joint", alternating, joint),
+        (
+            "relaxed (best of three rates) better than hard (one rate) on fresh noise",
+            s4s,
+            hard.final,
+        ),
+        ("alternating (one rate) better than joint (best of three)", alternating, joint),
     ]
     return [[text, a, b, "yes" if a <= b else "no"] for text, a, b in pairs]
 
