@@ -32,8 +32,8 @@ NOTE = (
 )
 MEMORY_NOTE = (
     "The network has 80 channels per input channel, as Stable Diffusion's first level has; "
-    "narrower ones gave 1.10 (64) and 1.35 (16), and the demo model 1.7: what Gauss-Newton adds is about "
-    "twenty times a batch of samples, whatever the network."
+    "narrower ones gave 1.10 (64) and 1.35 (16), and the demo model 1.7: what Gauss-Newton adds "
+    "is about twenty times a batch of samples, whatever the network."
 )
 RATES = (0.002, 0.005, 0.02)
 GRADIENT = {"samples": 200, "validation": 64, "init": "auto"}
