@@ -113,15 +113,19 @@ def call_sigmas(program, x):
     return sigmas.movedim(-1, 0).reshape(program.nfe, -1).expand(-1, x.shape[0]).contiguous()
 
 
-def run(program, denoise, cursor, first=0, callback=None):
+def run(program, denoise, cursor, first=0, callback=None, trace=None):
     """Run model calls first .. nfe-1 of a program; the final cursor, whose point is the result.
 
     The callback is called after each model call with a Progress; an exception that it or the
-    model raises ends the run at once.
+    model raises ends the run at once. A list given as `trace` receives the cursors before and
+    behind each call, from which a run can be taken up again.
     """
     sigmas = call_sigmas(program, cursor.point)
     for call in range(first, program.nfe):
+        before = cursor
         cursor, x0 = evaluate(program, call, cursor, denoise, sigmas[call])
+        if trace is not None:
+            trace.append((before, cursor))
         if callback is not None:
             callback(Progress(call - first, program.nfe - first, sigmas[call], cursor.point, x0))
         cursor = advance(program, call, cursor)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from ..program import Move
-from ..sampling import Cursor, advance, call_sigmas, evaluate, run
+from ..sampling import Cursor, advance, run
 
 
 class Entry(NamedTuple):
@@ -56,18 +56,6 @@ def _tile(cursor, rows):
     return Cursor(tile(cursor.state), tile(cursor.point), tuple(tile(h) for h in cursor.history))
 
 
-def trajectory(program, denoise, x):
-    """Run a program and keep the cursors before and behind every call: (before, behind, result)."""
-    sigmas, cursor = call_sigmas(program, x), Cursor(x, x)
-    before, behind = [], []
-    for call in range(program.nfe):
-        before.append(cursor)
-        cursor, _ = evaluate(program, call, cursor, denoise, sigmas[call])
-        behind.append(cursor)
-        cursor = advance(program, call, cursor)
-    return before, behind, cursor.point
-
-
 class Columns:
     """Columns of d(result)/d(theta) at one theta: planned once, computed batch by batch."""
 
@@ -103,11 +91,13 @@ class Columns:
         size = len(pairs)
         rows = torch.arange(size)
         program = self.parameters.program(self.theta)
-        before, behind, result = trajectory(program, lambda x, s: denoise(x, s, rows), pairs.x)
-        features = embed(result)
+        trace, start = [], Cursor(pairs.x, pairs.x)
+        end = run(program, lambda x, s: denoise(x, s, rows), start, trace=trace)
+        features = embed(end.point)
         columns = features.new_zeros(self.parameters.count, *features.shape)
         for entry, group in self.groups.items():
-            cursor = before[entry.call] if entry.before else behind[entry.call]
+            before, behind = trace[entry.call]
+            cursor = before if entry.before else behind
             at_once = max(1, batch // size)
             for start in range(0, len(group), at_once):
                 part = group[start : start + at_once]
