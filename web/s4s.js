@@ -4,7 +4,7 @@
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
 
-const MODULES = ["cards", "client", "dom", "format", "graph", "panel", "plot", "sidebar", "texts"];
+const MODULES = ["cards", "client", "dom", "format", "graph", "panel", "plot", "sidebar", "steps", "texts"];
 
 // ComfyUI has browsers ask for a newer .js each time, but not for a newer .mjs: after an update old
 // and new files would mix. So ask here, before the first import.
@@ -16,6 +16,7 @@ const { clean } = await import("./s4s/format.mjs");
 const { carryOut, describe, plan } = await import("./s4s/graph.mjs");
 const { openPanel } = await import("./s4s/panel.mjs");
 const { sidebar } = await import("./s4s/sidebar.mjs");
+const { narrow, withSteps } = await import("./s4s/steps.mjs");
 const { translator } = await import("./s4s/texts.mjs");
 
 async function words() {
@@ -42,13 +43,40 @@ function centre() {
 
 function addSolver(solver, nfe) {
   const selected = selectedNode();
-  const steps = plan(describe(selected), solver.file, nfe);
+  const todo = plan(describe(selected), solver.file, nfe);
   const host = {
     graph: app.canvas.graph ?? app.graph, canvas: app.canvas, centre: centre(),
     createNode: (type) => window.LiteGraph.createNode(type),
   };
-  const added = carryOut(steps, selected, host);
+  const added = carryOut(todo, selected, host);
   if (added.length) app.canvas.selectItems?.(added);
+}
+
+/** Keep the steps that nodes offer in line with the solvers wired to them. */
+function followSolvers(server) {
+  let solvers = [];
+  const update = () => narrow((app.canvas.graph ?? app.graph)?.nodes ?? [], solvers);
+  const read = async () => {
+    ({ solvers } = await server.solvers());
+    update();
+  };
+  const after = (object, name, act) => {
+    const original = object[name];
+    object[name] = function (...given) {
+      const result = original?.apply(this, given);
+      act();
+      return result;
+    };
+  };
+  return {
+    read,
+    watch(node) {
+      if (withSteps.has(node.comfyClass)) after(node, "onConnectionsChange", update);
+      if (node.comfyClass === "S4SLoadSolver")
+        node.widgets?.filter((widget) => widget.name === "solver").forEach((widget) => after(widget, "callback", update));
+    },
+    update,
+  };
 }
 
 function style() {
@@ -58,12 +86,17 @@ function style() {
   document.head.append(link);
 }
 
+const server = client((path, options) => api.fetchApi(path, options));
+const steps = followSolvers(server);
+
 app.registerExtension({
   name: "S4S",
+  nodeCreated: steps.watch,
+  afterConfigureGraph: steps.update,
   async setup() {
     style();
     const t = await words();
-    const server = client((path, options) => api.fetchApi(path, options));
+    steps.read().catch((error) => console.warn("S4S:", error.message));
     const complain = (text) => toast("error", "S4S", text);
     const attempt = (act) => async (...given) => {
       try {

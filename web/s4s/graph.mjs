@@ -2,8 +2,8 @@
 //
 // A plan: {add: {key: {type, at: [columns, rows]}}, links: [[from, output type, to, input name]],
 //          set: [[key, widget, value]]}. The key "selected" is the node that is selected; positions
-// count from it in node sizes, to the left and downwards. `through` asks that what feeds the
-// selected node's input of that name now feeds the named node instead.
+// count from it in node sizes. `through` [input name, key]: what fed that input of the selected node
+// now feeds the input "model" of the node of that key.
 
 const LOAD = "S4SLoadSolver";
 const APPLY = "S4SApplySolver";
@@ -21,12 +21,6 @@ export function describe(node) {
 }
 
 const input = (node, type) => node?.inputs.find((slot) => slot.type === type)?.name;
-
-/** The number of steps in `nfes` that is nearest to `steps`; the smaller of two. */
-export function nearest(nfes, steps) {
-  const distance = (nfe) => Math.abs(nfe - steps);
-  return [...nfes].sort((a, b) => distance(a) - distance(b) || a - b)[0];
-}
 
 /** The plan for a solver file and the selected node (described) or null.
  *  - a Load Solver node takes the file;
@@ -49,7 +43,6 @@ export function plan(selected, file, nfe) {
         ["sampler", "SIGMAS", "selected", input(selected, "SIGMAS")],
       ],
       set: [["load", "solver", file], ["sampler", "steps", nfe]],
-      through: selected.inputs.some(({ name }) => name === "model") ? ["model", "sampler"] : null,
     };
 
   const both = {
@@ -92,6 +85,12 @@ function connect(from, type, to, name) {
   if (output >= 0 && slot >= 0) from.connect(output, to, slot);
 }
 
+function passThrough(graph, selected, name, node) {
+  const link = selected.getInputLink(selected.inputs.findIndex((slot) => slot.name === name));
+  const source = link && graph.getNodeById(link.origin_id);
+  if (source) source.connect(link.origin_slot, node, node.inputs.findIndex((slot) => slot.name === "model"));
+}
+
 /** Carry out a plan; `host` is {graph, canvas, createNode, centre}. Returns the nodes added. */
 export function carryOut({ add, links, set, through }, selected, host) {
   const { graph, canvas } = host;
@@ -105,14 +104,7 @@ export function carryOut({ add, links, set, through }, selected, host) {
     graph.add(node);
     nodes[key] = node;
   }
-  if (through) {
-    const [name, key] = through;
-    const slot = selected.inputs.findIndex((one) => one.name === name);
-    const source = selected.getInputLink?.(slot);
-    const origin_node = source && graph.getNodeById(source.origin_id);
-    const target = nodes[key].inputs?.findIndex((one) => one.name === "model") ?? -1;
-    if (origin_node && target >= 0) origin_node.connect(source.origin_slot, nodes[key], target);
-  }
+  if (through) passThrough(graph, selected, through[0], nodes[through[1]]);
   for (const [from, type, to, name] of links) connect(nodes[from], type, nodes[to], name);
   for (const [key, name, value] of set) setWidget(nodes[key], name, value);
   canvas.emitAfterChange?.();
