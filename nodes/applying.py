@@ -110,10 +110,8 @@ class KSamplerS4S:
         extra_pnginfo=None,
     ):
         notices.record(extra_pnginfo, solver)
-        names = {"sampler_name": "s4s", "scheduler": "s4s", "denoise": denoise}
-        return run.ksampler(
-            attached(model, solver), seed, int(steps), cfg, positive, negative, latent_image, **names
-        )
+        model, prompts = attached(model, solver), (positive, negative)
+        return run.ksampler(model, seed, int(steps), cfg, *prompts, latent_image, denoise)
 
 
 def steps_input():

@@ -8,14 +8,14 @@ import torch
 from comfy.model_sampling import CONST, ModelSamplingDiscrete
 
 from ..s4s_core.errors import HostError
-from ..s4s_core.hosting import host_sigmas
+from ..s4s_core.hosting import check_space, host_sigmas
 
 KEY = "s4s_solver"
 NO_SOLVER = (
     "There is no solver on this model: connect Apply Solver (S4S) between the model and the "
     "sampler, behind every node that changes the model's sampling."
 )
-_SPACES = {"ve": "EPS, V-prediction and EDM models", "flow": "flow models"}
+NOT_CONNECTED = "There is no solver here: connect Load Solver (S4S) or Train Solver (S4S)."
 
 
 class ContinuousTimes:
@@ -62,13 +62,8 @@ def continuous(sampling, **attributes):
 def check_solver(pack, sampling):
     """HostError, in a sentence, unless `pack` is a solver for this kind of model."""
     if pack is None:
-        raise HostError("There is no solver here: connect Load Solver (S4S) or Train Solver (S4S).")
-    space = space_of(sampling)
-    if pack.space != space:
-        raise HostError(
-            f"This solver was trained for {_SPACES[pack.space]}, but the model is one of the "
-            f"{_SPACES[space]}: load a solver that was trained for this model."
-        )
+        raise HostError(NOT_CONNECTED)
+    check_space(pack, space_of(sampling))
 
 
 def attached(model, pack):
@@ -92,7 +87,7 @@ def schedule_of(sampling, steps):
 def scheduler_sigmas(pack, steps, denoise=1.0):
     """Sigmas of a solver as the host's KSampler cuts them for a `denoise` below 1."""
     if pack is None:
-        raise HostError("There is no solver here: connect Load Solver (S4S) or Train Solver (S4S).")
+        raise HostError(NOT_CONNECTED)
     if denoise <= 0:
         return torch.FloatTensor([])
     total = steps if denoise > 0.9999 else int(steps / denoise)

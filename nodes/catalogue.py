@@ -1,6 +1,6 @@
 """Every node by key and by the name that people see, and what happens once when ComfyUI starts."""
 
-from . import register, routes
+from . import library, register, routes
 from .applying import ApplySolver, KSamplerS4S, SamplerS4S
 from .compare import Compare
 from .demo import DemoModel
@@ -34,5 +34,6 @@ NODE_DISPLAY_NAME_MAPPINGS = {
     "S4SDemoModel": "Demo Model (S4S)",
 }
 
+library.register_folder()
 register.stock_names()
 routes.register()

@@ -1,5 +1,7 @@
 """The bundled emoji model as MODEL, CONDITIONING, LATENT and VAE: a first workflow on any CPU."""
 
+from functools import lru_cache
+
 import comfy.conds
 import comfy.model_base
 import comfy.model_management
@@ -78,6 +80,12 @@ class HostModel(comfy.model_base.BaseModel):
         return {"label": comfy.conds.CONDRegular(label)}
 
 
+@lru_cache
+def class_names():
+    """The categories that the demo model knows."""
+    return load_network()[1]
+
+
 class DemoModel:
     DESCRIPTION = (
         "A small emoji model that comes with S4S: everything a first workflow needs, on any "
@@ -98,7 +106,6 @@ class DemoModel:
 
     @classmethod
     def INPUT_TYPES(cls):
-        _, classes = load_network()
         category = {"tooltip": "What to draw."}
         kind = {
             "default": "EDM",
@@ -108,7 +115,7 @@ class DemoModel:
         batch = {"default": 1, "min": 1, "max": 256, "tooltip": "Number of images."}
         return {
             "required": {
-                "category": (list(classes), category),
+                "category": (list(class_names()), category),
                 "kind": (list(TYPES), kind),
                 "batch_size": ("INT", batch),
             }

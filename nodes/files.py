@@ -9,7 +9,7 @@ class LoadSolver:
     CATEGORY = inputs.CATEGORY
     RETURN_TYPES = (inputs.SOLVER,)
     RETURN_NAMES = ("solver",)
-    OUTPUT_TOOLTIPS = ("The solver, with a table for each number of steps that it was trained for.",)
+    OUTPUT_TOOLTIPS = ("The solver: a table for each number of steps that it was trained for.",)
     FUNCTION = "load"
 
     @classmethod

@@ -12,44 +12,35 @@ from ..s4s_core.errors import S4SError, SolverFileError
 from ..s4s_core.solver_file import load_unchanged, save_solver
 from ..s4s_core.table import SolverPack
 
-KIND = "s4s_solvers"
+KIND = folders.NAME
 DEMO = "demo.safetensors"
 
 
 def register_folder():
-    """Make models/s4s_solvers a model folder of the host, beside those of extra_model_paths."""
-    home = os.path.join(folder_paths.models_dir, KIND)
-    folder_paths.add_model_folder_path(KIND, home, is_default=True)
-    folder_paths.folder_names_and_paths[KIND] = (
-        folder_paths.folder_names_and_paths[KIND][0],
-        {".safetensors"},
-    )
-    os.makedirs(home, exist_ok=True)
+    """Make models/s4s_solvers a model folder of the host, and tell the core of all such folders.
+
+    extra_model_paths.yaml may have named more of them before.
+    """
+    folder_paths.add_model_folder_path(KIND, os.path.join(folder_paths.models_dir, KIND), True)
+    named, _ = folder_paths.folder_names_and_paths[KIND]
+    folder_paths.folder_names_and_paths[KIND] = (named, {".safetensors"})
+    folders.register_solver_folders(named)
 
 
 def home():
     """Where new files go."""
-    return Path(folder_paths.models_dir) / KIND
+    return folders.solver_folders()[0]
 
 
 def files():
-    """{name: path} of every solver file; the host's own folders come first."""
-    mine = {
-        Path(name).as_posix(): Path(folder_paths.get_full_path(KIND, name))
-        for name in folder_paths.get_filename_list(KIND)
-    }
-    return dict(sorted(({DEMO: SOLVERS["ve"]} | folders.solver_files() | mine).items()))
+    """{name: path} of every solver file, the demo's included."""
+    return dict(sorted(({DEMO: SOLVERS["ve"]} | folders.solver_files()).items()))
 
 
 def find(name):
     """The path of a listed name; nothing else is ever opened."""
-    found = files().get(name)
-    if found is None:
-        raise SolverFileError(
-            f"There is no solver file '{name}' in {home()}: choose another, or press R to read "
-            "the list again."
-        )
-    return found
+    found = files()
+    return found[name] if name in found else folders.find_solver(name)  # which says what to do
 
 
 def problem(name):

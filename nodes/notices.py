@@ -1,4 +1,4 @@
-"""What people are told beside the image: warnings on the page, and facts in the image's metadata."""
+"""What people are told beside the image: warnings on the page, facts in the image's metadata."""
 
 import logging
 
@@ -8,62 +8,80 @@ from ..s4s_core.errors import S4SError
 from ..s4s_core.hosting import facts, mismatches
 from ..s4s_core.solver_file import load_unchanged
 from . import library
-from .wiring import identity, pixels
+from .graph import ancestors, class_of, literal
+from .wiring import identity, model_name, pixels
 
+KEY = "s4s"
 LOADER = "S4SLoadSolver"
+SAMPLERS = ("S4SKSampler", "S4SSampler")
+
+
+def server():
+    """The running server, or None."""
+    return getattr(PromptServer, "instance", None)
 
 
 def send(event, data):
     """Send an event to every page; nothing where there is no server."""
-    if getattr(PromptServer, "instance", None) is not None:
-        PromptServer.instance.send_sync(event, data)
+    if server() is not None:
+        server().send_sync(event, data)
 
 
 def warn(text):
     """Show a warning on the page, at the node that is running, and in the log."""
     logging.warning("S4S: %s", text)
-    node = getattr(getattr(PromptServer, "instance", None), "last_node_id", None)
-    send("s4s.warning", {"node": node, "text": text})
+    send("s4s.warning", {"node": getattr(server(), "last_node_id", None), "text": text})
 
 
 def warn_of_mismatches(pack, guider, x):
     """Warn where a solver meets another model, guidance or size than it was trained for."""
     width, height = pixels(guider.inner_model, x.shape)
-    sentences = mismatches(
+    found = mismatches(
         pack,
-        model_hash=identity(guider.model_patcher),
+        model_name=model_name(guider.inner_model),
+        model_hash=identity(guider.inner_model),
         cfg=getattr(guider, "cfg", None),
         width=width,
         height=height,
     )
-    for sentence in sentences:
+    for sentence in found:
         warn(sentence)
 
 
-def record(extra_pnginfo, pack):
-    """Note a solver in the metadata that images of this prompt are saved with."""
-    if isinstance(extra_pnginfo, dict) and pack is not None:
-        noted = extra_pnginfo.setdefault("s4s", [])
-        if facts(pack) not in noted:
-            noted.append(facts(pack))
+def record(extra_pnginfo, pack, nfe=None):
+    """Note a solver in the metadata that the images of a prompt are saved with."""
+    if not isinstance(extra_pnginfo, dict) or pack is None:
+        return
+    noted, fact = extra_pnginfo.setdefault(KEY, []), facts(pack, nfe)
+    if not any(old["hash"] == fact["hash"] and nfe in (None, old["nfe"]) for old in noted):
+        noted.append(fact)
 
 
 def record_prompt(request):
-    """A prompt as it is posted, with the facts of the files that it loads in its metadata.
+    """A request to run a prompt, with the solvers that its samplers use in its metadata.
 
-    Nodes whose result is cached do not run again, so they alone could not note it.
+    Done when it is posted, because nodes whose result is cached do not run again.
     """
     prompt = request.get("prompt")
-    loaders = [
-        node["inputs"].get("solver")
-        for node in (prompt.values() if isinstance(prompt, dict) else ())
-        if isinstance(node, dict) and node.get("class_type") == LOADER and "inputs" in node
-    ]
-    for name in loaders:
-        try:
-            pack = load_unchanged(library.find(name))
-        except S4SError:
-            continue  # the node itself will say what is wrong
-        extra = request.setdefault("extra_data", {}).setdefault("extra_pnginfo", {})
-        record(extra, pack)
+    for name, entry in prompt.items() if isinstance(prompt, dict) else ():
+        if not isinstance(entry, dict) or not _samples(entry):
+            continue
+        for other in ancestors(prompt, name).values():
+            if class_of(other) == LOADER:
+                extra = request.setdefault("extra_data", {}).setdefault("extra_pnginfo", {})
+                _record_file(extra, literal(other, "solver"), literal(entry, "steps"))
     return request
+
+
+def _samples(entry):
+    """Is this a node that samples with a solver, or names the sampler that does?"""
+    named = KEY in (literal(entry, "sampler_name"), literal(entry, "scheduler"))
+    return class_of(entry) in SAMPLERS or named
+
+
+def _record_file(extra, name, steps):
+    try:
+        pack = load_unchanged(library.find(name))
+    except S4SError:
+        return  # the node itself will say what is wrong
+    record(extra, pack, steps)

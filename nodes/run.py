@@ -100,8 +100,8 @@ def prepared(model, latent):
     return samples
 
 
-def ksampler(model, seed, steps, cfg, positive, negative, latent, **names):
-    """What the stock KSampler does with a LATENT."""
+def ksampler(model, seed, steps, cfg, positive, negative, latent, denoise):
+    """What the stock KSampler does with a LATENT, at sampler and scheduler `s4s`."""
     samples = prepared(model, latent)
     noise = comfy.sample.prepare_noise(samples, seed, latent.get("batch_index"))
     result = comfy.sample.sample(
@@ -109,13 +109,15 @@ def ksampler(model, seed, steps, cfg, positive, negative, latent, **names):
         noise,
         steps,
         cfg,
-        positive=positive,
-        negative=negative,
-        latent_image=samples,
+        "s4s",
+        "s4s",
+        positive,
+        negative,
+        samples,
+        denoise=denoise,
         noise_mask=latent.get("noise_mask"),
         callback=latent_preview.prepare_callback(model, steps),
         disable_pbar=True,
         seed=seed,
-        **names,
     )
     return (latent | {"samples": result},)
