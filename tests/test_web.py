@@ -11,7 +11,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 WEB = ROOT / "web"
 MODULES = sorted((WEB / "s4s").glob("*.mjs"))
+TESTS = sorted((ROOT / "tests/web").glob("*.test.mjs"))
 NODE = shutil.which("node")
+STATUSES = ("queued", "running", "done", "failed", "cancelled", "interrupted")
+FORBIDDEN = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc"
 
 
 def node_version():
@@ -22,7 +25,7 @@ def node_version():
 
 
 @pytest.mark.skipif(node_version() < 20, reason="needs node 20 or newer")
-@pytest.mark.parametrize("path", sorted((ROOT / "tests/web").glob("*.test.mjs")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", TESTS, ids=lambda p: p.name)
 def test_modules_under_node(path):
     run = subprocess.run(
         [NODE, "--test", str(path)], capture_output=True, text=True, timeout=300, encoding="utf-8"
@@ -49,14 +52,18 @@ def test_the_registration_asks_for_every_module_anew():
 
 @pytest.mark.parametrize("path", [WEB / "s4s.js", *MODULES], ids=lambda p: p.name)
 def test_text_from_files_can_only_become_text(path):
-    forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc"
-    assert not re.search(forbidden, path.read_text("utf-8"))
+    assert not re.search(FORBIDDEN, path.read_text("utf-8"))
 
 
 def test_no_address_but_the_hosts_own():
     for path in [WEB / "s4s.js", WEB / "s4s.css", *MODULES]:
         found = set(re.findall(r"https?://[^\s\"'`]+", path.read_text("utf-8")))
         assert found <= {"http://www.w3.org/2000/svg"}, path.name
+
+
+def words(language):
+    """The sidebar's texts."""
+    return json.loads((ROOT / f"locales/{language}/main.json").read_text("utf-8"))["s4s"]
 
 
 def test_every_text_that_is_asked_for_exists_in_both_languages():
@@ -67,15 +74,12 @@ def test_every_text_that_is_asked_for_exists_in_both_languages():
             asked |= set(re.findall(r'"([a-zA-Z]+)"', call.split("{")[0]))
     asked |= {f"status.{s}" for s in STATUSES}
     for language in ("en", "zh"):
-        words = json.loads((ROOT / f"locales/{language}/main.json").read_text("utf-8"))["s4s"]
-        assert set(words) == asked, language
-        assert all(words.values())
+        assert set(words(language)) == asked, language
+        assert all(words(language).values())
 
 
 def test_both_languages_fill_in_the_same_values():
-    en, zh = (json.loads((ROOT / f"locales/{x}/main.json").read_text("utf-8")) for x in ("en", "zh"))
-    for key, text in en["s4s"].items():
-        assert re.findall(r"\{\w+\}", text) == re.findall(r"\{\w+\}", zh["s4s"][key]), key
+    chinese = words("zh")
+    for key, text in words("en").items():
+        assert re.findall(r"\{\w+\}", text) == re.findall(r"\{\w+\}", chinese[key]), key
 
-
-STATUSES = ("queued", "running", "done", "failed", "cancelled", "interrupted")

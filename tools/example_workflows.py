@@ -4,8 +4,7 @@
     python tools/example_workflows.py --record URL   # first asks a running ComfyUI for its nodes
 
 What the nodes look like is in tools/node_definitions.json, recorded from a ComfyUI with this pack
-in it, so that the workflows can be made and checked without one. Positions are worked out: a node
-stands one column to the right of the last of those that feed it.
+in it, so that the workflows can be made and checked without one. Positions are worked out.
 """
 
 import argparse
@@ -20,8 +19,9 @@ FOLDER = ROOT / "example_workflows"
 WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")
 FRONT_END_ONLY = ("MarkdownNote",)
 SHOWING = ("PreviewImage", "SaveImage", "LoadImage", "PreviewAny")
+MULTILINE = ("text", "prompts", "notes")
 OUR_PREFIX = "S4S"
-COLUMN, GAP, TITLE, ROW, BIG = 360, 40, 30, 24, 120
+COLUMN, GAP, TITLE, SLOT, WIDGET, TEXT, PICTURE = 330, 50, 30, 20, 24, 120, 260
 
 # ---------------------------------------------------------------- declarations
 
@@ -175,8 +175,9 @@ def train_checkpoint(graph):
     after_training(graph, trained, "sd15")
     graph.note(
         "## A solver for your checkpoint\nWire what you use: LoRAs, ControlNets and patches "
-        "between the checkpoint and **Train Solver** are learned with. Set the size and `cfg` that you "
-        "work with, and prompts of the kind that you write. Needs no more memory than sampling."
+        "between the checkpoint and **Train Solver** are learned with. Set the size and `cfg` "
+        "that you work with, and prompts of the kind that you write. Needs no more "
+        "memory than sampling."
         "\n\nThe file lands in `models/s4s_solvers` and in the *S4S* tab."
     )
 
@@ -306,32 +307,14 @@ FILES = ("ckpt_name", "unet_name", "clip_name1", "clip_name2", "vae_name", "solv
 
 def record(object_info):
     """Definitions of all nodes that the workflows use and of all of ours."""
-    used = {node["type"] for name in WORKFLOWS for node in Recorder(WORKFLOWS[name]).nodes}
-    ours = {name for name in object_info if name.startswith(OUR_PREFIX)}
-    names = sorted((used | ours).difference(FRONT_END_ONLY))
-    found = {name: reduced(object_info[name]) for name in names}
+    known = {name: reduced(info) for name, info in object_info.items()}
+    used = {node.kind for name in WORKFLOWS for node in build(name, known).nodes}
+    ours = {name for name in known if name.startswith(OUR_PREFIX)}
+    found = {name: known[name] for name in sorted(used | ours)}
     for definition in found.values():
         for key in FILES:
             definition["inputs"].get(key, {}).pop("options", None)
     return found
-
-
-class Recorder:
-    """Runs a declaration only to learn which nodes it uses."""
-
-    def __init__(self, declare):
-        self.nodes = []
-        declare(self)
-
-    def __call__(self, kind, **_):
-        self.nodes.append({"type": kind})
-        return self
-
-    def __getitem__(self, _):
-        return self
-
-    def note(self, _):
-        self.nodes.append({"type": "MarkdownNote"})
 
 
 # ---------------------------------------------------------------- from declarations to workflows
@@ -378,12 +361,10 @@ class Node:
 
     @property
     def height(self):
-        texts = sum(
-            BIG for k, v in self.widgets() if k in ("text", "prompts", "notes") or "\n" in str(v)
-        )
-        pictures = 260 if self.kind in SHOWING else 0
-        rows = max(len(self.sockets()), len(self.definition["outputs"])) + len(self.widgets())
-        return TITLE + rows * ROW + texts + pictures
+        large = [k for k, v in self.widgets() if k in MULTILINE or "\n" in str(v)]
+        slots = max(len(self.sockets()), len(self.definition["outputs"]))
+        height = 16 + slots * SLOT + len(self.widgets()) * WIDGET + len(large) * TEXT
+        return height + (PICTURE if self.kind in SHOWING else 0)
 
 
 class Graph:
@@ -392,7 +373,7 @@ class Graph:
     def __init__(self, definitions):
         self.definitions, self.nodes, self.text = definitions, [], None
 
-    def __call__(self, kind, title=None, **given):
+    def __call__(self, kind, /, title=None, **given):
         node = Node(len(self.nodes) + 1, kind, self.definitions[kind], given, title)
         self.nodes.append(node)
         return node
@@ -400,27 +381,24 @@ class Graph:
     def note(self, text):
         self.text = text
 
-    def column(self, node):
-        """Where a node stands: one to the right of what feeds it."""
-        sources = [source for source, _ in node.wires.values()]
-        return 1 + max(self.column(source) for source in sources) if sources else 1
+    def distance(self, node):
+        """Nodes on the longest way from a node to an end of the graph."""
+        fed = [n for n in self.nodes if any(source is node for source, _ in n.wires.values())]
+        return 1 + max(map(self.distance, fed), default=-1)
 
     def places(self):
-        """{number: (x, y)}: columns filled from the top; column 0 is the note's."""
+        """{number: (x, y)}: ends in the last column, all else as near to them as wires allow.
+
+        Columns are filled from the top; the first is the note's.
+        """
         ends, places = {}, {}
+        distances = {node.number: self.distance(node) for node in self.nodes}
         for node in self.nodes:
-            column = self.late_column(node)
+            column = 1 + max(distances.values()) - distances[node.number]
             top = ends.get(column, 0)
             places[node.number] = (column * (COLUMN + GAP), top)
             ends[column] = top + TITLE + node.height + GAP
         return places
-
-    def late_column(self, node):
-        """Sources move as far right as what they feed lets them, so that wires are short."""
-        fed = [n for n in self.nodes if any(source is node for source, _ in n.wires.values())]
-        if node.wires or not fed:
-            return self.column(node)
-        return max(1, min(self.column(n) for n in fed) - 1)
 
     def links(self):
         """[number, from, slot, to, slot, type] of all wires."""
@@ -445,7 +423,7 @@ class Graph:
             "links": links,
             "groups": [],
             "config": {},
-            "extra": {"ds": {"scale": 0.7, "offset": [40, 80]}},
+            "extra": {"ds": {"scale": 0.6, "offset": [40, 100]}},
             "version": 0.4,
         }
 
@@ -466,7 +444,7 @@ class Graph:
             "id": node.number,
             "type": node.kind,
             "pos": list(place),
-            "size": [COLUMN - 40, node.height],
+            "size": [COLUMN, node.height],
             "flags": {},
             "order": node.number - 1,
             "mode": 0,
@@ -483,7 +461,7 @@ class Graph:
             "type": "MarkdownNote",
             "title": "Read me",
             "pos": [0, 0],
-            "size": [COLUMN - 20, 340],
+            "size": [COLUMN, 360],
             "flags": {},
             "order": 0,
             "mode": 0,

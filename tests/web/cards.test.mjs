@@ -20,13 +20,13 @@ test.beforeEach(() => installDom());
 
 test("a solver's card names it, its model, steps and gain", () => {
   const text = solverCard(solver(), shown({ table: table() }), use()).textContent;
-  for (const part of ["demo solver", "demo · CFG 2 · 32 × 32", "4–6 steps", "25 % less error", "0.0674", "0.0901"])
+  for (const part of ["demo solver", "demo · CFG 2 · 32 × 32", "4–6 steps", "−25 % error", "0.0674", "0.0901"])
     assert.ok(text.includes(part), `${part} in ${text}`);
 });
 
 test("a solver that is worse than classical says so", () => {
   const scores = { 5: { rmse: 0.2, classical: 0.1 } };
-  assert.ok(solverCard(solver({ scores }), shown(), use()).textContent.includes("100 % more error"));
+  assert.ok(solverCard(solver({ scores }), shown(), use()).textContent.includes("+100 % error"));
 });
 
 test("a closed card draws no table", () => {

@@ -14,7 +14,8 @@ test("names of files are escaped in addresses", async () => {
   const seen = [];
   await client(answering(200, {}, seen)).table("a&nfe=9/../x y.safetensors", 5);
   assert.equal(seen[0][0], "/s4s/table?file=a%26nfe%3D9%2F..%2Fx%20y.safetensors&nfe=5");
-  assert.equal(thumbnailPath({ file: "a b", thumbnail: "https://example.org" }), "/s4s/thumbnail?file=a%20b");
+  assert.equal(thumbnailPath({ file: "a b", thumbnail: "https://example.org", sha256: "0123456789" }),
+    "/s4s/thumbnail?file=a%20b&v=01234567");
   assert.equal(thumbnailPath({ file: "a b", thumbnail: null }), null);
 });
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { shownJobs, sidebar, withJob } from "../../web/s4s/sidebar.mjs";
+import { mergedJobs, shownJobs, sidebar, withJob } from "../../web/s4s/sidebar.mjs";
 import { byClass, byKey, installDom } from "./fake_dom.mjs";
 import { job, solver, table } from "./samples.mjs";
 
@@ -184,4 +184,11 @@ test("running jobs come first; ended ones are few, and cancelled or dismissed on
 test("a view replaces the job of its id", () => {
   assert.deepEqual(withJob([job(), job({ id: "b" })], { id: "b", progress: 1 }).map((one) => one.progress), [0.42, 1]);
   assert.equal(withJob([], job()).length, 1);
+});
+
+test("a listing keeps previews, and the end of what ran in the graph", () => {
+  const known = [job({ preview: "p" }), job({ id: "graph", node: "7", status: "done" }), job({ id: "gone", status: "done" })];
+  const merged = mergedJobs(known, [job({ progress: 0.9 })]);
+  assert.deepEqual(merged.map(({ id, progress, preview }) => [id, progress, preview]), [["graph", 0.42, undefined], ["a1", 0.9, "p"]]);
+  assert.equal(mergedJobs([job({ id: "graph", node: "7" })], []).length, 0);
 });

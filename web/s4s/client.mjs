@@ -27,7 +27,9 @@ export function client(fetchApi) {
   };
 }
 
-/** The route of a file's thumbnail, under ComfyUI's prefix: never an address from the file. */
+/** The route of a file's thumbnail, under ComfyUI's prefix: never an address from the file. The
+ * hash makes browsers ask again once the file is another. */
 export function thumbnailPath(solver) {
-  return solver.thumbnail ? `/s4s/thumbnail?file=${encodeURIComponent(solver.file)}` : null;
+  const version = encodeURIComponent(String(solver.sha256).slice(0, 8));
+  return solver.thumbnail ? `/s4s/thumbnail?file=${encodeURIComponent(solver.file)}&v=${version}` : null;
 }

@@ -16,6 +16,13 @@ export function shownJobs(jobs, dismissed) {
   return [...jobs.filter(isRunning), ...ended.slice(0, ENDED_SHOWN)];
 }
 
+/** What the server lists, with what only events told: previews, and how a training in the graph,
+ * which the server forgets, has ended. */
+export function mergedJobs(known, listed) {
+  const forgotten = known.filter((job) => !isRunning(job) && !listed.some(({ id }) => id === job.id) && job.node);
+  return [...forgotten, ...listed.map((job) => ({ ...known.find(({ id }) => id === job.id), ...job }))];
+}
+
 /** The list with `view` in place of the job of its id, or before all others. */
 export function withJob(jobs, view) {
   return jobs.some((job) => job.id === view.id)
@@ -78,7 +85,7 @@ export function sidebar(server, use) {
     try {
       const jobs = await server.jobs();
       const ended = state.jobs.some((job) => isRunning(job) && !jobs.some((now) => now.id === job.id && isRunning(now)));
-      state.jobs = jobs.map((job) => ({ ...state.jobs.find((old) => old.id === job.id), ...job }));
+      state.jobs = mergedJobs(state.jobs, jobs);
       if (ended) loadSolvers();
       draw();
     } catch {
