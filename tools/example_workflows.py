@@ -32,7 +32,7 @@ AVOID = "blurry, low quality, text, watermark"
 
 def demo_quick_start(graph):
     """The bundled model on any CPU: S4S at 5 steps between stock samplers at 5 and at 20."""
-    demo = graph("S4SDemoModel", category="animal face", kind="EDM", batch_size=4)
+    demo = graph("S4SDemoModel", category="happy face", kind="EDM", batch_size=4)
     solver = graph("S4SLoadSolver", solver="demo.safetensors")
     applied = graph("S4SApplySolver", model=demo["model"], solver=solver["solver"])
     for title, model, steps, sampler, scheduler in (
@@ -41,9 +41,8 @@ def demo_quick_start(graph):
         ("The goal: 20 steps", demo["model"], 20, "uni_pc_bh2", "karras"),
     ):
         wires = {name: demo[name] for name in ("positive", "negative")}
-        drawn = sampled(
-            graph, model, wires, demo["latent"], 2.0, steps, sampler, scheduler, title=title
-        )
+        names = {"sampler": sampler, "scheduler": scheduler, "title": title}
+        drawn = sampled(graph, model, wires, demo["latent"], 2.0, steps, seed=7, **names)
         shown(graph, drawn, demo["vae"], enlarge=256, title=title)
     graph.note(
         "## A first picture\nPress *Run*. The small model that comes with S4S draws four emoji "
@@ -146,6 +145,7 @@ def train_demo(graph):
         nfes="5",
         effort="quick",
         prompts="animal\nbird\nflower",
+        size=(COLUMN, 720),
     )
     after_training(graph, trained, "my demo solver")
     graph.note(
@@ -197,8 +197,8 @@ def compare(graph):
         samplers="euler, dpmpp_2m, uni_pc_bh2, ipndm",
         scheduler="karras",
     )
-    graph("PreviewImage", images=sheet["comparison"])
-    graph("PreviewAny", source=sheet["table"])
+    graph("PreviewImage", images=sheet["comparison"], size=(520, 640))
+    graph("PreviewAny", source=sheet["table"], size=(520, 230))
     graph.note(
         "## Which sampler is nearest?\nAll rows start from the same noise and make as many model "
         "calls, except for the teacher. Put your own checkpoint in place of the Demo Model, and "
@@ -247,10 +247,20 @@ def encoded(graph, loaded):
 
 
 def sampled(
-    graph, model, wires, latent, cfg, steps, sampler="s4s", scheduler="s4s", denoise=1.0, title=None
+    graph,
+    model,
+    wires,
+    latent,
+    cfg,
+    steps,
+    sampler="s4s",
+    scheduler="s4s",
+    denoise=1.0,
+    seed=1,
+    title=None,
 ):
     """The LATENT of a stock KSampler."""
-    settings = {"seed": 1, "steps": steps, "cfg": cfg, "denoise": denoise}
+    settings = {"seed": seed, "steps": steps, "cfg": cfg, "denoise": denoise}
     names = {"sampler_name": sampler, "scheduler": scheduler}
     wires = wires | {"model": model, "latent_image": latent}
     return graph("KSampler", title=title, **wires, **settings, **names)["LATENT"]
@@ -271,8 +281,8 @@ def saved(graph, latent, vae, prefix):
 
 def after_training(graph, trained, name):
     graph("S4SSaveSolver", solver=trained["solver"], filename=name)
-    graph("PreviewImage", images=trained["preview"])
-    graph("PreviewAny", source=trained["report"])
+    graph("PreviewImage", images=trained["preview"], size=(420, 420))
+    graph("PreviewAny", source=trained["report"], size=(420, 260))
 
 
 # ---------------------------------------------------------------- node definitions
@@ -323,11 +333,12 @@ def record(object_info):
 class Node:
     """A node of a graph in the making; node["NAME"] is one of its outputs."""
 
-    def __init__(self, number, kind, definition, given, title):
+    def __init__(self, number, kind, definition, given, title, size):
         unknown = set(given) - set(definition["inputs"])
         if unknown:
             raise ValueError(f"{kind} has no input {', '.join(sorted(unknown))}")
-        self.number, self.kind, self.definition, self.title = number, kind, definition, title
+        self.number, self.kind, self.definition = number, kind, definition
+        self.title, self.given_size = title, size
         self.wires = {key: value for key, value in given.items() if isinstance(value, tuple)}
         self.values = {key: value for key, value in given.items() if key not in self.wires}
 
@@ -366,6 +377,10 @@ class Node:
         height = 16 + slots * SLOT + len(self.widgets()) * WIDGET + len(large) * TEXT
         return height + (PICTURE if self.kind in SHOWING else 0)
 
+    @property
+    def size(self):
+        return list(self.given_size or (COLUMN, self.height))
+
 
 class Graph:
     """Collects nodes; `workflow()` is the file that ComfyUI opens."""
@@ -373,8 +388,8 @@ class Graph:
     def __init__(self, definitions):
         self.definitions, self.nodes, self.text = definitions, [], None
 
-    def __call__(self, kind, /, title=None, **given):
-        node = Node(len(self.nodes) + 1, kind, self.definitions[kind], given, title)
+    def __call__(self, kind, /, title=None, size=None, **given):
+        node = Node(len(self.nodes) + 1, kind, self.definitions[kind], given, title, size)
         self.nodes.append(node)
         return node
 
@@ -389,15 +404,18 @@ class Graph:
     def places(self):
         """{number: (x, y)}: ends in the last column, all else as near to them as wires allow.
 
-        Columns are filled from the top; the first is the note's.
+        A node stands beside what feeds its first wire, or below the last one of its column; the
+        first column is the note's.
         """
         ends, places = {}, {}
         distances = {node.number: self.distance(node) for node in self.nodes}
         for node in self.nodes:
             column = 1 + max(distances.values()) - distances[node.number]
-            top = ends.get(column, 0)
+            wires = [node.wires[key][0] for key, _ in node.sockets() if key in node.wires]
+            beside = places[wires[0].number][1] if wires else 0
+            top = max(ends.get(column, 0), beside)
             places[node.number] = (column * (COLUMN + GAP), top)
-            ends[column] = top + TITLE + node.height + GAP
+            ends[column] = top + TITLE + node.size[1] + GAP
         return places
 
     def links(self):
@@ -444,7 +462,7 @@ class Graph:
             "id": node.number,
             "type": node.kind,
             "pos": list(place),
-            "size": [COLUMN, node.height],
+            "size": node.size,
             "flags": {},
             "order": node.number - 1,
             "mode": 0,

@@ -26,17 +26,26 @@ from tools import comfy_browser, example_workflows  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 SOLVERS_SHOWN = {"emoji, few steps": (3, 4, 5), "emoji, fine": (6, 8, 10)}
-THUMBNAIL = {"width": 800, "height": 520}
+THUMBNAIL = {"width": 720, "height": 430}
+PLAIN = {
+    "Comfy.Minimap.Visible": False,
+    "Comfy.Graph.CanvasInfo": False,
+    "LiteGraph.Canvas.MinFontSizeForLOD": 0,
+}
+TOOLS, TAB = 70, 390  # pixels on the left of the page, without and with the tab
 FIT = """
-() => {
-  const { canvas } = window.app, nodes = canvas.graph.nodes;
-  const left = Math.min(...nodes.map((n) => n.pos[0])), top = Math.min(...nodes.map((n) => n.pos[1])) - 30;
+([margin, notes]) => {
+  const { canvas } = window.app;
+  const nodes = canvas.graph.nodes.filter(({ type }) => notes || type !== "MarkdownNote");
+  const left = Math.min(...nodes.map((n) => n.pos[0]));
+  const top = Math.min(...nodes.map((n) => n.pos[1])) - 30;
   const right = Math.max(...nodes.map((n) => n.pos[0] + n.size[0]));
   const bottom = Math.max(...nodes.map((n) => n.pos[1] + n.size[1]));
-  const box = canvas.canvas.getBoundingClientRect();
-  const scale = 0.94 * Math.min(box.width / (right - left), box.height / (bottom - top));
+  const { width, height } = canvas.canvas.getBoundingClientRect();
+  const scale = 0.94 * Math.min((width - margin) / (right - left), height / (bottom - top));
   canvas.ds.scale = scale;
-  canvas.ds.offset = [box.width / scale / 2 - (left + right) / 2, box.height / scale / 2 - (top + bottom) / 2];
+  const [x, y] = [(width + margin) / scale, height / scale];
+  canvas.ds.offset = [(x - left - right) / 2, (y - top - bottom) / 2];
   canvas.setDirty(true, true);
 }
 """
@@ -51,7 +60,7 @@ def thumbnail(pack, nfe, seed):
     with torch.inference_mode():
         x = sample(model.denoise, noise * pack[nfe].sigmas[0], pack[nfe], cond=cond)
     pictures = ((x.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 1)
-    sheet = torch.cat([torch.cat([pictures[0], pictures[1]], 1), torch.cat([pictures[2], pictures[3]], 1)])
+    sheet = torch.cat([torch.cat(list(row), dim=1) for row in (pictures[:2], pictures[2:])])
     file = io.BytesIO()
     Image.fromarray(sheet.numpy()).save(file, "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
@@ -87,57 +96,57 @@ def run_shown(shown, url):
 
 def sidebar(opened, url, theme):
     """The tab beside the first workflow, which was run."""
-    comfy_browser.set_up(url, **{"Comfy.ColorPalette": theme, "Comfy.Minimap.Visible": False})
+    comfy_browser.set_up(url, **{"Comfy.ColorPalette": theme}, **PLAIN)
     with comfy_browser.page(opened, url, 1500, 900) as shown:
         comfy_browser.open_workflow(shown, load("demo-quick-start"))
         comfy_browser.open_tab(shown)
         shown.click('[data-key="open/emoji, few steps.safetensors"]')
         shown.wait_for_selector(".s4s-plot")
         run_shown(shown, url)
-        shown.evaluate(FIT)
+        shown.evaluate(FIT, [TAB, True])
         shown.wait_for_timeout(1500)
         shown.screenshot(path=IMAGES / f"comfyui-sidebar-{theme}.png")
 
 
 def training(opened, url):
     """A training in the graph, seen in the tab; it is cancelled by the tab's own button."""
-    comfy_browser.set_up(url, **{"Comfy.Minimap.Visible": False})
+    comfy_browser.set_up(url, **PLAIN)
     with comfy_browser.page(opened, url, 1500, 900) as shown:
         comfy_browser.open_workflow(shown, load("train-in-the-graph"))
         comfy_browser.open_tab(shown)
         shown.evaluate("() => window.app.queuePrompt(0, 1)")
         shown.wait_for_selector(".s4s-preview")
         shown.wait_for_timeout(8000)
-        shown.evaluate(FIT)
+        shown.evaluate(FIT, [TAB, True])
         shown.wait_for_timeout(1000)
         shown.screenshot(path=IMAGES / "comfyui-training.png")
         shown.click('[data-key="cancel/graph"]')
         shown.wait_for_selector('[data-key="cancel/graph"]', state="detached")
 
 
-def help_page(opened, url):
-    """The help of a node."""
-    comfy_browser.set_up(url, **{"Comfy.Minimap.Visible": False})
+def comparison(opened, url):
+    """The node that compares, with its picture and its table."""
+    comfy_browser.set_up(url, **PLAIN)
     with comfy_browser.page(opened, url, 1500, 900) as shown:
         comfy_browser.open_workflow(shown, load("compare"))
         run_shown(shown, url)
-        shown.evaluate(FIT)
+        shown.evaluate(FIT, [TOOLS, True])
         shown.wait_for_timeout(1000)
         shown.screenshot(path=IMAGES / "comfyui-compare.png")
 
 
 def thumbnails(opened, url):
     """Every example workflow as a picture of its graph, with results where it can run."""
-    off = {"Comfy.Minimap.Visible": False, "Comfy.Graph.CanvasMenu": False}
-    comfy_browser.set_up(url, **off)
+    comfy_browser.set_up(url, **PLAIN, **{"Comfy.Graph.CanvasMenu": False})
     for name in example_workflows.WORKFLOWS:
         with comfy_browser.page(opened, url, **THUMBNAIL) as shown:
             comfy_browser.open_workflow(shown, load(name))
             if name in ("demo-quick-start", "compare"):
                 run_shown(shown, url)
             shown.evaluate("() => { window.app.extensionManager.focusMode = true; }")
+            shown.add_style_tag(content="button:has(.pi-bars) { visibility: hidden; }")
             shown.wait_for_timeout(1000)
-            shown.evaluate(FIT)
+            shown.evaluate(FIT, [0, False])
             shown.wait_for_timeout(1000)
             box = shown.locator("#graph-canvas").bounding_box()
             shown.screenshot(
@@ -149,7 +158,7 @@ PICTURES = {
     "dark": lambda opened, url: sidebar(opened, url, "dark"),
     "light": lambda opened, url: sidebar(opened, url, "light"),
     "training": training,
-    "compare": help_page,
+    "compare": comparison,
     "thumbnails": thumbnails,
 }
 

@@ -79,8 +79,8 @@ export function solverCard(solver, shown, use) {
       },
       element("strong", { class: "s4s-clip", dir: "auto" }, clean(solver.name, 80) || file),
       about(solver, use),
-      element("div", { class: "s4s-faint s4s-clip" }, t("stepsList", { steps: steps(solver.nfes) }), " ",
-        gain(result, use))),
+      element("div", { class: "s4s-faint s4s-line" },
+        element("span", { class: "s4s-clip" }, t("stepsList", { steps: steps(solver.nfes) })), gain(result, use))),
       button("pi-plus", t("add"), {
         class: "s4s-button s4s-primary", title: t("addHelp"), "data-key": `add/${solver.file}`,
         onclick: () => use.add(solver, shown.nfe),
