@@ -8,7 +8,9 @@ beside it for file browsers. The same pack gives the same bytes.
 
 import json
 import re
+import stat
 import struct
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +206,8 @@ def load_solver(path):
     """Read and validate a solver file; SolverFileError names the file and the fault."""
     path = Path(path)
     try:
+        if stat.S_ISFIFO(path.stat().st_mode):  # opening one would wait for a writer
+            raise ValueError("it is a pipe")
         with path.open("rb") as file:
             data = file.read(MAX_FILE + 1)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
@@ -214,6 +218,21 @@ def load_solver(path):
         return parse_solver(data)
     except (ValueError, OverflowError, SafetensorError) as error:
         raise _fault(path, "cannot be used", error) from None
+
+
+@lru_cache(maxsize=256)
+def _loaded(path, changed, size):
+    return load_solver(path)
+
+
+def load_unchanged(path):
+    """`load_solver`, read again only when the file's time or size has changed."""
+    path = Path(path)
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return load_solver(path)  # it says what is wrong
+    return _loaded(path, found.st_mtime_ns, found.st_size)
 
 
 def merge_packs(packs):

@@ -70,7 +70,7 @@ def load_state(path, identity):
     path = Path(path)
     if not path.exists():
         return {"identity": identity}
-    sweep(path.parent)
+    sweep(path)
     try:
         with safe_open(path, "pt") as file:
             # Copies: a tensor of a file is aligned in memory by chance, and that changes the last
