@@ -15,7 +15,14 @@ from s4s_core.errors import ModelError
 from .contract import about, choose_device, fingerprint
 from .extras import import_extras
 from .networks import NETWORKS
-from .prediction import ShiftedTimes, denoised, discrete_times, flow_shift, network_input
+from .prediction import (
+    ShiftedTimes,
+    denoised,
+    discrete_times,
+    flow_shift,
+    network_input,
+    network_time,
+)
 from .prompts import PROMPTS
 from .weights import file_digest, folder_digest
 
@@ -219,7 +226,7 @@ class PipelineModel:
 
     def _predict(self, x, sigma, texts):
         sigma = sigma.float()
-        time = self.times.time(sigma).float() if self.space == "ve" else 1000 * sigma
+        time = network_time(self.times, sigma) if self.space == "ve" else 1000 * sigma
         return self.net.predict(x.to(self.dtype), sigma, time, texts)
 
     def decode(self, x):
