@@ -1,5 +1,6 @@
 """The process that trains one job: it holds the job's lock and writes everything in its folder."""
 
+import errno
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from s4s_core.processes import Lock, lead_group
 
 from ..config import read_config
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TEACHER = "teacher"
 """Folder of the teacher's results, kept until the job is done."""
 
@@ -49,16 +51,23 @@ def _work(folder, state):
 
 def _reason(error):
     """One sentence for people; what nobody foresaw goes to the log whole."""
-    from s4s_core.training.parallel import is_out_of_memory
-
     if isinstance(error, S4SError):
         return str(error)
     traceback.print_exc()
-    if is_out_of_memory(error):
+    if _is_out_of_memory(error):
         return "Out of memory: close other programs, or train at a lower resolution or precision."
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}."
+    if isinstance(error, OSError) and error.errno in FULL:
+        return "The disk is full, or its quota is: make room, and resume the job."
     return f"An unexpected {type(error).__name__} stopped it ({error}): the log has the details."
+
+
+def _is_out_of_memory(error):
+    """Did an allocation fail? Asks torch only if it is here: its import may be what failed."""
+    if "torch" not in sys.modules:
+        return isinstance(error, MemoryError)
+    from s4s_core.training.parallel import is_out_of_memory
+
+    return is_out_of_memory(error)
 
 
 def _train(folder):
@@ -66,13 +75,17 @@ def _train(folder):
     from s4s_core.solver_file import dump_solver
 
     from ..models import open_model
+    from ..preflight import check_disk
     from ..solvers import publish
     from ..training import described, train
 
-    sweep(folder)
+    for name in (core.STATE, core.FIT, core.RESULT):
+        sweep(folder / name)
     config = read_config(folder / core.CONFIG)
+    check_disk(config)
     print(f"Loading {config.model.label}", flush=True)
     model = open_model(config.model)
+    check_disk(config, model.shape)
     with Record(folder, config, model) as record:
         result = train(config, model, record, folder / core.FIT, folder / TEACHER)
         for line in result.log:
