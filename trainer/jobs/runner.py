@@ -16,7 +16,7 @@ from s4s_core.processes import Lock, holder, start_detached
 from ..starting import own_command
 from . import RUNNER_LOCK
 
-POLL = 0.25
+POLL = 0.5
 
 
 def run():

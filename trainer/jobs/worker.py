@@ -13,6 +13,8 @@ from s4s_core.errors import JobError, S4SError
 from s4s_core.processes import Lock, lead_group
 
 from ..config import read_config
+from ..preflight import check_disk
+from ..solvers import publish
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TEACHER = "teacher"
@@ -72,17 +74,25 @@ def _is_out_of_memory(error):
 
 def _train(folder):
     """Train, save the solver, and return the name that it has in the solvers' folder."""
-    from s4s_core.solver_file import dump_solver
-
-    from ..models import open_model
-    from ..preflight import check_disk
-    from ..solvers import publish
-    from ..training import described, train
-
     for name in (core.STATE, core.FIT, core.RESULT):
         sweep(folder / name)
     config = read_config(folder / core.CONFIG)
     check_disk(config)
+    data = _solver(folder, config)
+    write_atomic(folder / core.RESULT, data)
+    path = publish(data, config.title)
+    shutil.rmtree(folder / TEACHER, ignore_errors=True)
+    print(f"Saved {path}", flush=True)
+    return path.name
+
+
+def _solver(folder, config):
+    """The bytes of the solver file that a config asks for; imports what is heavy."""
+    from s4s_core.solver_file import dump_solver
+
+    from ..models import open_model
+    from ..training import described, train
+
     print(f"Loading {config.model.label}", flush=True)
     model = open_model(config.model)
     check_disk(config, model.shape)
@@ -91,12 +101,7 @@ def _train(folder):
         for line in result.log:
             print(line, flush=True)
         pack = described(result.pack, model, config, record.gallery.finish(result))
-    data = dump_solver(pack)
-    write_atomic(folder / core.RESULT, data)
-    path = publish(data, config.title)
-    shutil.rmtree(folder / TEACHER, ignore_errors=True)
-    print(f"Saved {path}", flush=True)
-    return path.name
+    return dump_solver(pack)
 
 
 class Record:
