@@ -241,16 +241,6 @@ def test_a_worker_outlives_its_runner_and_the_next_one_waits_for_it(home):
     assert status(first) == status(second) == "done"
 
 
-def test_the_runner_is_started_detached_and_ends_by_itself(monkeypatch):
-    """The real command, with a job that fails before anything heavy is imported."""
-    id = add()
-    (core.job_folder(id) / core.CONFIG).write_text("colour = 1")
-    jobs.ensure_runner()
-    until(lambda: status(id) == "failed", jobs.job(id).log_tail())
-    assert "no key 'colour'" in core.job_view(id)["error"]
-    until(lambda: not jobs.is_running(), "the runner ends")
-
-
 # Cancelling
 
 
