@@ -20,7 +20,7 @@ from s4s_core.processes import end_tree
 from trainer import jobs
 from trainer.config import TrainConfig, from_plain
 from trainer.jobs import worker
-from trainer.models import OPENERS, ModelChoice
+from trainer.models import ModelChoice
 from trainer.solvers import publish
 from trainer.starting import own_command
 
@@ -164,7 +164,6 @@ def test_a_bad_model_is_one_sentence(model, says):
     assert not solver_folders()[0].exists()
 
 
-@pytest.mark.skipif("diffusers" not in OPENERS, reason="not built yet")
 def test_a_corrupt_checkpoint_is_one_sentence(home):
     path = home / "broken.safetensors"
     path.write_bytes(b"\xff" * 1000)
