@@ -146,8 +146,9 @@ def test_nan_is_refused():
 def test_a_full_disk_and_too_little_memory_are_said(monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=70e6))
     preflight.check_disk(MIXTURE)
-    with pytest.raises(ConfigError, match="70 MB of free disk, and 539 MB are needed"):
-        preflight.check_disk(MIXTURE, (16, 256, 257))
+    pairs = {"samples": 50, "validation": 30, "held_out": 20}
+    with pytest.raises(ConfigError, match="70 MB of free disk, and 467 MB are needed"):
+        preflight.check_disk(TrainConfig(options=pairs), (100, 100, 100))
     trial = SimpleNamespace(memory=9e9, free=8e9, batch=4, wanted=4, per_call=100.0)
     memory, time = preflight._warnings(trial, Plan(MIXTURE))
     assert "about 9.0 GB" in memory and "8.0 GB" in memory and "more than a day" in time
