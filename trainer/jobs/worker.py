@@ -56,6 +56,8 @@ def _reason(error):
     if isinstance(error, S4SError):
         return str(error)
     traceback.print_exc()
+    if isinstance(error, ModuleNotFoundError):
+        return f"The package {error.name} is missing: run 'python s4s.py', which installs it."
     if _is_out_of_memory(error):
         return "Out of memory: close other programs, or train at a lower resolution or precision."
     if isinstance(error, OSError) and error.errno in FULL:
