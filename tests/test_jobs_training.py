@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from s4s_core import jobs as core
@@ -19,6 +20,7 @@ from s4s_core.folders import jobs_home, solver_folders
 from s4s_core.processes import end_tree
 from trainer import jobs
 from trainer.config import TrainConfig, from_plain
+from trainer.gallery import thumbnail
 from trainer.jobs import worker
 from trainer.models import ModelChoice
 from trainer.solvers import publish
@@ -136,8 +138,12 @@ def test_ten_kills_at_random_moments_change_nothing(home):
     random.seed(5)
     for _ in range(10):
         command = own_command("work", id)
+        metrics = core.job_folder(id) / core.METRICS
+        before = metrics.stat().st_size if metrics.exists() else 0
         process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
-        time.sleep(random.uniform(1.0, 8.0))
+        while process.poll() is None and (not metrics.exists() or metrics.stat().st_size <= before):
+            time.sleep(0.05)  # it is loading: nothing to lose yet
+        time.sleep(random.uniform(0.0, 2.0))
         end_tree(process.pid)
         process.wait()
         if core.job_view(id)["status"] == "done":
@@ -195,6 +201,13 @@ def test_no_room_on_the_disk_is_said_before_anything_is_loaded(monkeypatch):
     view = work_here(add())
     assert view["status"] == "failed" and "free disk" in view["error"]
     assert "Loading" not in jobs.job(view["id"]).log_tail()
+
+
+def test_a_thumbnail_of_pure_noise_is_still_small():
+    noise = torch.rand(4, 3, 512, 384, generator=torch.Generator().manual_seed(0))
+    uri = thumbnail(noise)
+    assert len(uri) < 41_000
+    assert Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size == (256, 256)
 
 
 def test_new_solvers_replace_none(home):
