@@ -229,12 +229,13 @@ def test_a_job_added_while_the_runner_was_leaving_is_not_forgotten(monkeypatch):
 
 
 def test_a_worker_outlives_its_runner_and_the_next_one_waits_for_it(home):
-    first, second = add(WAIT), add()
+    first, second = add(WAIT), add("assert (folder.parent / 'go').exists()")
     command = runner.own_command("work", first)
     start_detached(command, core.job_folder(first) / core.LOG)  # as by a runner that was killed
     until(lambda: status(first) == "running")
+    assert runner.Runner().busy_lanes() == {"main"}
     thread = in_background()
-    time.sleep(0.3)
+    time.sleep(0.3)  # a runner that does not wait would start the second one now
     assert status(second) == "queued"
     (jobs_home() / "go").touch()
     join(thread)
@@ -280,7 +281,8 @@ def test_nobody_but_the_worker_is_killed(home, monkeypatch):
     """A lock held by a process that is not the worker, and a pid that is now somebody else's."""
     monkeypatch.setattr(core, "_PATIENCE", 0.3)
     id = add()
-    bystander = subprocess.Popen([sys.executable, "-c", HOLD, core.job_folder(id) / core.LOCK])
+    command = [sys.executable, "-c", HOLD, core.job_folder(id) / core.LOCK]
+    bystander = subprocess.Popen(command, start_new_session=True)
     try:
         until(lambda: holder(core.job_folder(id) / core.LOCK) == bystander.pid)
         edit(id, status="running", pid=os.getpid())
@@ -376,6 +378,14 @@ def test_after_a_reboot_a_running_job_is_interrupted_and_can_be_resumed():
         jobs.resume(id, start=False)
     runner.run()
     assert status(id) == "done"
+
+
+def test_a_job_that_the_runner_saw_die_first_is_still_cancelled():
+    id = add()
+    edit(id, status="interrupted", error=core.DIED, exit_code=-9)
+    jobs.cancel(id)
+    view = core.job_view(id)
+    assert (view["status"], view["error"], view["exit_code"]) == ("cancelled", None, None)
 
 
 def test_a_running_job_cannot_be_resumed_and_a_resumed_one_queues_behind():
