@@ -242,6 +242,18 @@ def test_a_worker_outlives_its_runner_and_the_next_one_waits_for_it(home):
     assert status(first) == status(second) == "done"
 
 
+def test_waiting_jobs_are_taken_up_again_when_the_panel_opens(monkeypatch):
+    started = []
+    monkeypatch.setattr(jobs, "ensure_runner", lambda: started.append(1))
+    jobs.wake()
+    id = add()
+    jobs.wake()
+    assert started == [1]
+    jobs.cancel(id)
+    jobs.wake()
+    assert started == [1]
+
+
 # Cancelling
 
 
@@ -361,9 +373,9 @@ def test_a_state_that_cannot_be_written_does_not_stop_the_queue(monkeypatch, cap
     def refuse(folder, state):
         raise OSError(28, "No space left on device")
 
+    ids = [add(), add()]
     monkeypatch.setattr(core, "write_state", refuse)
     monkeypatch.setattr(runner, "own_command", lambda *a: [sys.executable, "-c", ""])
-    ids = [add(), add()]
     runner.run()
     assert [status(id) for id in ids] == ["queued", "queued"]
     assert capsys.readouterr().err.count("No space left") == 2
