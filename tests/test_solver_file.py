@@ -22,8 +22,8 @@ from safetensors.numpy import load_file
 
 from s4s_core import atomic, solver_file
 from s4s_core.errors import SolverFileError, TableError
+from s4s_core.forms import FORMS
 from s4s_core.solver_file import dump_solver, load_solver, merge_packs, save_solver
-from s4s_core.spaces import FORMS
 from s4s_core.table import FAMILIES, SolverPack, SolverTable, coefficient_masks
 
 ROOT = Path(__file__).resolve().parents[1]
