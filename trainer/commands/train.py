@@ -17,7 +17,7 @@ def add_arguments(parser):
         default="solver.safetensors",
         help="where to save the solver (default: %(default)s)",
     )
-    parser.add_argument("--cfg", type=float, default=2.0, help="guidance scale (default: 2)")
+    parser.add_argument("--cfg", type=float, default=0.0, help="guidance (default: the model's)")
     parser.add_argument(
         "--effort",
         choices=EFFORTS,
@@ -47,12 +47,12 @@ def run(args):
 
     from ..arguments import whole_numbers
     from ..comparison import Comparison
-    from ..models import load_model
+    from ..models import ModelChoice, open_model
     from ..progress import ProgressLine, clock
 
     out, nfes = check_path(args.out), whole_numbers("--nfe", args.nfe)
     join()
-    model = load_model(args.model, args.cfg)
+    model = open_model(ModelChoice.parse(args.model, cfg=args.cfg))
     line, began = ProgressLine(), time.monotonic()
 
     def listen(event):
@@ -69,7 +69,7 @@ def run(args):
     )
     if rank_and_world()[0]:
         return 0
-    pack = described(result.pack, model, args, out)
+    pack = described(result.pack, model)
     save_solver(out, pack)
     comparison = Comparison(model)
     errors, shown = comparison.against_classical(pack, pack.nfes, line)
@@ -87,17 +87,11 @@ def run(args):
     return 0
 
 
-def described(pack, model, args, out):
+def described(pack, model):
     """The pack with what it was trained for in its header."""
     from s4s_core.table import SolverPack
 
-    about = {
-        "name": f"{args.model} solver",
-        "model": {"name": args.model, "hash": getattr(model, "fingerprint", "")},
-        "cfg": [args.cfg, args.cfg],
-    }
-    if len(model.shape) == 3:
-        about["resolution"] = [model.shape[2], model.shape[1]]
+    about = {"name": f"{model.name} solver", **model.about}
     return SolverPack(pack.tables, {**about, **pack.metadata})
 
 
