@@ -15,9 +15,11 @@ from s4s_core import __version__
 from s4s_core.errors import S4SError
 
 COMMANDS = {
+    "panel": "train, follow and compare solvers in a browser",
     "train": "learn a solver for a model",
     "sample": "render pictures with a solver",
     "compare": "compare a solver with its teacher and with classical solvers",
+    "render": "render teacher, classical solver and learned solver from the same noise",
     "inspect": "show what is inside solver files",
     "bench": "rerun a benchmark",
 }
