@@ -1,4 +1,4 @@
-"""Charts as inline SVG: they take the page's colours, light or dark, and need no plotting library."""
+"""Charts as inline SVG: they take the page's colours, light or dark, and need no library."""
 
 import math
 from html import escape

@@ -6,6 +6,7 @@ the browser says so, the request was made by the panel's own page.
 """
 
 import asyncio
+from contextlib import suppress
 
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 MAX_DRAINED = 16 << 20
@@ -21,7 +22,7 @@ def host_is_ours(host):
 
 
 def is_allowed(headers, websocket=False):
-    """May a request with these headers (a list of lower-case (name, value) pairs) be answered?"""
+    """May a request with these headers, (name, value) pairs as ASGI has them, be answered?"""
     values = {}
     for name, value in headers:
         if name in ("host", "origin") and name in values:
@@ -50,8 +51,8 @@ class Guard:
     async def __call__(self, scope, receive, send):
         kind = scope["type"]
         if kind in ("http", "websocket"):
-            headers = [(n.decode("latin-1").lower(), v.decode("latin-1")) for n, v in scope["headers"]]
-            if not is_allowed(headers, kind == "websocket"):
+            text = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]]
+            if not is_allowed(text, kind == "websocket"):
                 refuse = _refuse_http if kind == "http" else _refuse_websocket
                 await refuse(receive, send)
                 return
@@ -60,10 +61,8 @@ class Guard:
 
 async def _refuse_http(receive, send):
     """403, after the body was read: a client still sending one would see a reset connection."""
-    try:
+    with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(_drain(receive), DRAIN_SECONDS)
-    except asyncio.TimeoutError:  # noqa: UP041 - only from Python 3.11 on is it TimeoutError itself
-        pass
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-length", str(len(_SENTENCE)).encode()),

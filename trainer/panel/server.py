@@ -88,7 +88,7 @@ def serve(port=None, follow=None, browser=True):
 
 def _follow(pid, server):
     """End the server when a process has ended."""
-    from ..processes import is_alive
+    from .following import is_alive
 
     while is_alive(pid):
         time.sleep(1)
