@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 WINDOWS = sys.platform == "win32"
@@ -100,10 +101,8 @@ def end_tree(pid):
         line = ["taskkill", "/T", "/F", "/PID", str(pid)]
         subprocess.run(line, capture_output=True, creationflags=subprocess.CREATE_NO_WINDOW)
         return
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def start_detached(command, log):

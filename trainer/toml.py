@@ -118,6 +118,7 @@ def _lines(value):
     """A value; a list of texts gets a line for each of them."""
     if isinstance(value, list | tuple):
         items = [_written(item) for item in value]
-        many = any(isinstance(item, str) for item in value)
-        return "[\n" + "".join(f"    {i},\n" for i in items) + "]" if many else f"[{', '.join(items)}]"
+        if any(isinstance(item, str) for item in value):
+            return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
+        return f"[{', '.join(items)}]"
     return _written(value)
