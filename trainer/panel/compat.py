@@ -48,7 +48,7 @@ def blocks(title):
 
 def theme():
     """Fonts of the machine only: a theme of Gradio's own asks a font server on the internet."""
-    return gr.themes.Soft(
+    return gr.themes.Default(
         primary_hue="violet",
         secondary_hue="violet",
         neutral_hue="slate",

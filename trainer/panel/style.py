@@ -5,7 +5,8 @@ CSS = """
 #s4s-panel { max-width: 1400px; margin: 0 auto; }
 .s4s-head { display: flex; align-items: baseline; gap: .8rem; flex-wrap: wrap; }
 .s4s-head h2 { margin: 0; font-size: 1.3rem; color: var(--body-text-color); }
-.s4s-faint { color: var(--body-text-color-subdued); fill: var(--body-text-color-subdued); }
+.s4s-faint { color: var(--body-text-color-subdued) !important; }
+.s4s-line { padding: 0 .2rem .4rem; font-size: .85rem; }
 .s4s-card {
   border: 1px solid var(--border-color-primary); border-radius: 10px; padding: 1rem;
   background: var(--background-fill-primary); color: var(--body-text-color);
@@ -18,22 +19,26 @@ CSS = """
 .s4s-bar > div { height: 100%; border-radius: 6px; background: #8b5cf6; transition: width .4s; }
 .s4s-bar.s4s-done > div { background: #10b981; }
 .s4s-bar.s4s-failed > div { background: #ef4444; }
+.s4s-list .wrap { flex-direction: column; }
+.s4s-list label { width: 100%; overflow-wrap: anywhere; }
 .s4s-chip {
   display: inline-block; padding: .1rem .6rem; border-radius: 99px; font-size: .8rem;
-  font-weight: 600; color: #fff; background: #64748b;
+  font-weight: 600; color: #fff !important; background: #64748b;
 }
 .s4s-chip.s4s-running { background: #7c3aed; }
 .s4s-chip.s4s-done { background: #047857; }
 .s4s-chip.s4s-failed, .s4s-chip.s4s-interrupted { background: #b91c1c; }
 .s4s-facts { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; margin: 0; }
-.s4s-facts dt { color: var(--body-text-color-subdued); margin: 0; }
+.s4s-facts dt { color: var(--body-text-color-subdued) !important; margin: 0; }
 .s4s-facts dd { margin: 0; overflow-wrap: anywhere; }
 .s4s-note {
   border-left: 4px solid #f59e0b; padding: .5rem .8rem; margin-top: .6rem; border-radius: 4px;
   background: var(--background-fill-secondary); color: var(--body-text-color);
 }
 .s4s-note.s4s-bad { border-color: #ef4444; }
-.s4s-empty { padding: 2.5rem 1rem; text-align: center; color: var(--body-text-color-subdued); }
+.s4s-empty {
+  padding: 2.5rem 1rem; text-align: center; color: var(--body-text-color-subdued) !important;
+}
 .s4s-charts {
   display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(360px, 1fr));
 }

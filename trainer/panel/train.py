@@ -1,17 +1,16 @@
 """The tab Train: a few fields, an estimate, and the button that queues a job."""
 
-import json
-import subprocess
 from dataclasses import replace
+from html import escape
 
 import gradio as gr
 
-from s4s_core.errors import ConfigError, S4SError
-from s4s_core.names import METHODS
-from s4s_core.starting import command
+from s4s_core.errors import ConfigError
+from s4s_core.names import METHODS, OBJECTIVES
 
 from .. import jobs
-from ..config import OBJECTIVES, TrainConfig, to_toml
+from ..config import TrainConfig
+from ..preflight import estimate, size
 from ..presets import PRESETS, with_preset
 from ..progress import clock
 from . import fields
@@ -20,7 +19,6 @@ from .markup import card, empty, facts, note
 
 NFES = [*range(3, 11), 12, 15, 20]
 AS_PRESET = "as the effort says"
-ESTIMATE_SECONDS = 900
 _HINT = "Press Estimate to measure time and memory with a few model calls, before training."
 
 
@@ -34,7 +32,7 @@ class TrainTab:
             with gr.Column(scale=2):
                 self.estimate = gr.HTML(card("Estimate", empty(_HINT)))
                 with gr.Row():
-                    self.measure = gr.Button("Estimate time and memory")
+                    self.measure = gr.Button("Estimate", elem_id="s4s-estimate")
                     self.button = gr.Button("Train solver", variant="primary", elem_id="s4s-train")
         on(self.measure.click, estimate_card, self.values, self.estimate)
 
@@ -56,8 +54,10 @@ class TrainTab:
             list(PRESETS),
             value="normal",
             label="Effort",
-            info="; ".join(f"{name}: {preset.help}" for name, preset in PRESETS.items()) + ".",
+            info="How long to try. The paper's own settings need a GPU and hours.",
         )
+        help = gr.HTML(_effort_help("normal"))
+        on(found["effort"].change, _effort_help, found["effort"], help, quiet=True)
         with gr.Row():
             found["cfg"] = fields.cfg_field()
             found["width"] = fields.side_field("Width")
@@ -107,6 +107,10 @@ class TrainTab:
         return found
 
 
+def _effort_help(name):
+    return f'<div class="s4s-faint s4s-line">{escape(PRESETS[name].help)}.</div>'
+
+
 NAMES = (
     *("kind", "path", "nfes", "effort", "cfg", "width", "height", "prompts", "name", "negative"),
     *("method", "objective", "teacher", "budget", "seed", "dtype", "device", "offload"),
@@ -143,29 +147,15 @@ def queue_job(hooks, *values):
 
 def estimate_card(*values):
     """What a job would take, measured by a process of its own."""
-    package = __package__.partition(".")[0]
-    line = command(package, "estimate", "--config=-", "--json")
-    try:
-        done = subprocess.run(
-            line,
-            input=to_toml(config_of(*values)),
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=ESTIMATE_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise S4SError("The estimate takes too long: training may still work.") from None
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["the estimate failed without a word."]
-        raise S4SError(said[-1].removeprefix("error: "))
-    return estimate_markup(json.loads(done.stdout))
+    return estimate_markup(estimate(config_of(*values)))
 
 
 def estimate_markup(found):
-    """An estimate for people."""
-    known = {"Time": f"about {clock(found['seconds'])}"}
-    if found["memory_bytes"]:
-        known["Memory"] = f"{found['memory_bytes'] / 2**30:.1f} GB at the peak"
-    return card("Estimate", facts(known) + "".join(map(note, found["warnings"])))
+    """An Estimate for people."""
+    known = {
+        "Time": f"{clock(found.seconds)} at most",
+        "Memory": f"about {size(found.memory_bytes)} at the peak",
+        "Model calls": f"{found.calls:,}",
+        "Computed on": found.device,
+    }
+    return card("Estimate", facts(known) + "".join(map(note, found.warnings)))
