@@ -31,9 +31,10 @@ class Gallery:
     """Writes grids into a folder, numbered; writes none for a model that shows nothing."""
 
     def __init__(self, model, config, folder):
-        self.model, self.config, self.folder = model, config, folder
+        self.model, self.folder = model, folder
         self.pairs, self.rivals, self.due, self.last = None, {}, 0.0, None
-        self.teacher = teacher_of(config, model) or default_teacher(model)
+        self.ending = config.settings().ending
+        self.teacher = teacher_of(config, model) or default_teacher(model, ending=self.ending)
         self.able = True
 
     def show(self, event):
@@ -73,13 +74,12 @@ class Gallery:
 
     def _rival(self, nfe, label):
         """The classical solver of that label, or else the best of a few on these pairs."""
-        ending = self.config.settings().ending
         if label is not None:
-            for candidate in candidates(self.model, nfe, ending):
+            for candidate in candidates(self.model, nfe, self.ending):
                 if candidate.label == label:
                     return candidate
         if nfe not in self.rivals:
-            found = candidates(self.model, nfe, ending, RIVALS)
+            found = candidates(self.model, nfe, self.ending, RIVALS)
             ranked = rank(self.model.denoise, found, self.pairs[:BATCH], BATCH, keep=1)
             self.rivals[nfe] = ranked[0][1]
         return self.rivals[nfe]

@@ -8,19 +8,20 @@ import json
 import secrets
 import shutil
 import time
-from contextlib import suppress
 from datetime import datetime, timezone
 
 from s4s_core import jobs as core
 from s4s_core.errors import JobError
 from s4s_core.folders import jobs_home
 from s4s_core.processes import Lock, holder, start_detached
-from s4s_core.starting import command
 
 from ..config import from_toml, rooted, to_toml
+from ..starting import own_command
 
 RUNNER_LOCK, RUNNER_LOG = "queue.lock", "queue.log"
-RESUMABLE = ("cancelled", "failed", "interrupted")
+RESUMABLE = ("cancelled", "failed", "interrupted", "running")
+"""What a job may be to be resumed, once its lock is ours: one that says it runs does not."""
+
 WAITING = "Waiting for its turn."
 
 
@@ -72,10 +73,9 @@ def resume(id, start=True):
     """Queue a job again that was cancelled, failed or interrupted; it goes on where it was."""
     folder = core.job_folder(id)
     with Lock(folder / core.LOCK) as lock:
-        status = core.job_view(id)["status"]
-        if not lock.take() or status not in RESUMABLE:
-            raise JobError(f"The job {id} is {status}: there is nothing to resume.")
-        state = core.read_state(folder)
+        taken, state = lock.take(), core.read_state(folder)
+        if not taken or state["status"] not in RESUMABLE:
+            raise JobError(f"The job {id} is {state['status']}: there is nothing to resume.")
         state |= {"status": "queued", "message": WAITING, "error": None, "exit_code": None}
         now = datetime.now(timezone.utc).isoformat()
         state |= {"pid": None, "queued": now, "attempt": state["attempt"] + 1}
@@ -87,7 +87,7 @@ def resume(id, start=True):
 def delete(id):
     """Stop a job and remove its folder; a solver that it has saved stays."""
     folder = core.job_folder(id)
-    with suppress(JobError, KeyError):  # a damaged job is deleted as it is
+    if core.job_view(id)["status"] in ("queued", "running"):
         cancel(id)
     grave = jobs_home() / f".old-{folder.name}"
     try:
@@ -109,7 +109,7 @@ def ensure_runner():
     """
     jobs_home().mkdir(parents=True, exist_ok=True)
     if not is_running():
-        start_detached(command("trainer", "queue"), jobs_home() / RUNNER_LOG)
+        start_detached(own_command("queue"), jobs_home() / RUNNER_LOG)
 
 
 class Job:
