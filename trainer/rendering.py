@@ -16,7 +16,8 @@ from s4s_core.atomic import write_atomic
 from s4s_core.errors import S4SError
 from s4s_core.folders import data_home
 from s4s_core.processes import Lock, end_tree, holder, lead_group, start_detached
-from s4s_core.starting import command
+
+from .starting import own_command
 
 STATE, LOCK, LOG = "state.json", "lock", "log.txt"
 PICTURES = ("teacher", "classical", "solver")
@@ -47,8 +48,7 @@ def start(folder, arguments):
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / STATE, json.dumps(_state(STARTING)).encode())
     (folder / LOG).write_bytes(b"")
-    package = __package__.partition(".")[0]
-    return start_detached(command(package, "render", *arguments, f"--out={folder}"), folder / LOG)
+    return start_detached(own_command("render", *arguments, f"--out={folder}"), folder / LOG)
 
 
 def stop(folder):

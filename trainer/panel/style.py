@@ -6,7 +6,6 @@ CSS = """
 .s4s-head { display: flex; align-items: baseline; gap: .8rem; flex-wrap: wrap; }
 .s4s-head h2 { margin: 0; font-size: 1.3rem; color: var(--body-text-color); }
 .s4s-faint { color: var(--body-text-color-subdued) !important; }
-.s4s-line { padding: 0 .2rem .4rem; font-size: .85rem; }
 .s4s-card {
   border: 1px solid var(--border-color-primary); border-radius: 10px; padding: 1rem;
   background: var(--background-fill-primary); color: var(--body-text-color);

@@ -1,7 +1,6 @@
 """The tab Train: a few fields, an estimate, and the button that queues a job."""
 
 from dataclasses import replace
-from html import escape
 
 import gradio as gr
 
@@ -54,10 +53,9 @@ class TrainTab:
             list(PRESETS),
             value="normal",
             label="Effort",
-            info="How long to try. The paper's own settings need a GPU and hours.",
+            info=PRESETS["normal"].help + ".",
         )
-        help = gr.HTML(_effort_help("normal"))
-        on(found["effort"].change, _effort_help, found["effort"], help, quiet=True)
+        on(found["effort"].change, _effort_help, found["effort"], found["effort"], quiet=True)
         with gr.Row():
             found["cfg"] = fields.cfg_field()
             found["width"] = fields.side_field("Width")
@@ -108,7 +106,7 @@ class TrainTab:
 
 
 def _effort_help(name):
-    return f'<div class="s4s-faint s4s-line">{escape(PRESETS[name].help)}.</div>'
+    return gr.update(info=PRESETS[name].help + "." if name in PRESETS else "")
 
 
 NAMES = (
