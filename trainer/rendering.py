@@ -15,7 +15,7 @@ import time
 from s4s_core.atomic import write_atomic
 from s4s_core.errors import S4SError
 from s4s_core.folders import data_home
-from s4s_core.processes import Lock, end_tree, holder, lead_group, start_detached
+from s4s_core.processes import Lock, end_tree, holder, start_detached
 
 from .starting import own_command
 
@@ -94,7 +94,6 @@ def _state(message, progress=0.0, **facts):
 def render(choice, pack, folder, nfe, seed=0, count=4, classical="auto"):
     """Render the three and tell of it in `folder`; errors are told there too, and raised."""
     folder.mkdir(parents=True, exist_ok=True)
-    lead_group()
     with Lock(folder / LOCK) as lock:
         if not lock.take():
             raise S4SError(f"Another process renders into {folder}: wait for it, or stop it.")

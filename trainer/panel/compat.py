@@ -1,8 +1,8 @@
 """What differs between Gradio 3.41, 4.40 and 6; the rest of the panel knows one Gradio only."""
 
 import functools
-import html
 import inspect
+from html import escape
 
 import gradio as gr
 
@@ -23,7 +23,7 @@ def _telling(function):
         try:
             return function(*arguments)
         except S4SError as error:
-            raise gr.Error(html.escape(str(error), quote=False)) from None
+            raise gr.Error(escape(str(error), quote=False)) from None
 
     return told
 
@@ -38,6 +38,11 @@ def on(event, function=None, inputs=None, outputs=None, js=None, quiet=False):
     if js:
         options[_JS] = js
     return event(_telling(function) if function else None, inputs, outputs, **options)
+
+
+def html(value=""):
+    """A gr.HTML that begins where the other components do."""
+    return gr.HTML(value, padding=False) if MAJOR >= 6 else gr.HTML(value)
 
 
 def blocks(title):

@@ -8,7 +8,7 @@ from s4s_core.jobs import job_ids, list_jobs
 from .. import jobs
 from . import markup
 from .charts import line_chart
-from .compat import on
+from .compat import html, on
 from .seen import changed
 
 MOST_JOBS = 50
@@ -30,18 +30,18 @@ class JobsTab:
                     elem_classes="s4s-list",
                 )
                 with gr.Row():
-                    self.cancel = gr.Button("Cancel", interactive=False)
-                    self.resume = gr.Button("Resume", interactive=False)
-                    self.delete = gr.Button("Delete", interactive=False)
+                    self.cancel = gr.Button("Cancel", interactive=False, min_width=80)
+                    self.resume = gr.Button("Resume", interactive=False, min_width=80)
+                    self.delete = gr.Button("Delete", interactive=False, min_width=80)
                 self.confirm = gr.Button(
                     "Yes, delete this job", variant="stop", visible=False
                 )
             with gr.Column(scale=3, elem_id="s4s-job"):
-                self.card = gr.HTML(markup.empty(_NONE))
-                self.grid = gr.HTML("")
-                self.curves = gr.HTML("")
+                self.card = html(markup.empty(_NONE))
+                self.grid = html("")
+                self.curves = html("")
                 with gr.Accordion("Log", open=True):
-                    self.log = gr.HTML("")
+                    self.log = html("")
         self.outputs = [self.list, self.card, self.grid, self.curves, self.log]
         self.outputs += [self.cancel, self.resume, self.delete, self.confirm]
 

@@ -9,7 +9,7 @@ def changed(seen, place, signature, make=None):
     `seen` is a dict kept for each browser tab; `make()` gives the value, if it is not the
     signature itself.
     """
-    if seen.get(place) == signature:
+    if place in seen and seen[place] == signature:
         return UNCHANGED
     seen[place] = signature
     return make() if make else signature

@@ -1,6 +1,7 @@
 """The tab Solvers: the files there are, what is inside, and how they come and go."""
 
 import gradio as gr
+from safetensors import SafetensorError
 
 from s4s_core.errors import S4SError, SolverFileError
 from s4s_core.folders import find_solver, solver_files, solver_folders
@@ -17,7 +18,7 @@ from s4s_core.table import SolverPack
 from ..solvers import publish
 from . import markup
 from .charts import heat_map, line_chart
-from .compat import on
+from .compat import html, on
 from .seen import changed
 
 _NONE = "No solver files yet: train one, or add a file on the left."
@@ -36,10 +37,10 @@ class SolversTab:
                     elem_id="s4s-solvers",
                     elem_classes="s4s-list",
                 )
-                self.delete = gr.Button("Delete", interactive=False)
+                self.delete = gr.Button("Delete", interactive=False, min_width=80)
                 self.confirm = gr.Button("Yes, delete this file", variant="stop", visible=False)
                 with gr.Accordion("Add a file", open=False):
-                    gr.HTML(_hint("A .safetensors solver of at most 1 MB; it is checked first."))
+                    html(_hint("A .safetensors solver of at most 1 MB; it is checked first."))
                     self.upload = gr.File(
                         type="binary", file_types=[".safetensors"], label="Solver file"
                     )
@@ -52,12 +53,12 @@ class SolversTab:
                     self.name = gr.Textbox("", label="Name", info="Of the merged solver.")
                     self.merge = gr.Button("Merge")
             with gr.Column(scale=3):
-                self.card = gr.HTML(markup.empty(_NONE))
-                self.link = gr.HTML("")
+                self.card = html(markup.empty(_NONE))
+                self.link = html("")
                 self.nfe = gr.Radio(
                     [], label="Table", info="Steps whose times and coefficients are drawn below."
                 )
-                self.plot = gr.HTML("")
+                self.plot = html("")
         self.outputs = [self.list, self.parts, self.card, self.link, self.nfe, self.plot]
         self.outputs += [self.delete, self.confirm]
 
@@ -79,7 +80,7 @@ def add(data):
         raise SolverFileError("A solver file has at most 1 MB: choose another file.")
     try:
         pack = parse_solver(data)
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError, SafetensorError) as error:
         raise SolverFileError(f"This file is no solver: {error}.") from None
     path = publish(data, pack.metadata.get("name") or "solver")
     return None, listing(path.name)

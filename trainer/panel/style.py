@@ -4,13 +4,13 @@ CSS = """
 #s4s-tick { display: none !important; }
 #s4s-panel { max-width: 1400px; margin: 0 auto; }
 .s4s-head { display: flex; align-items: baseline; gap: .8rem; flex-wrap: wrap; }
-.s4s-head h2 { margin: 0; font-size: 1.3rem; color: var(--body-text-color); }
+.s4s-head h2 { margin: 0 !important; font-size: 1.3rem; color: var(--body-text-color); }
 .s4s-faint { color: var(--body-text-color-subdued) !important; }
 .s4s-card {
   border: 1px solid var(--border-color-primary); border-radius: 10px; padding: 1rem;
   background: var(--background-fill-primary); color: var(--body-text-color);
 }
-.s4s-card h3 { margin: 0 0 .5rem; font-size: 1.05rem; color: var(--body-text-color); }
+.s4s-card h3 { margin: 0 0 .5rem !important; font-size: 1.05rem; color: var(--body-text-color); }
 .s4s-bar {
   height: 12px; border-radius: 6px; margin: .7rem 0 .5rem; overflow: hidden;
   background: var(--border-color-primary);
