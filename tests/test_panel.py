@@ -466,8 +466,8 @@ def test_a_rendering_that_died_says_so(home):
 def test_charts_leave_out_what_cannot_be_drawn():
     points = [(0, 1.0), (1, float("nan")), (2, -1), (3, None), (4, 0.5), (5, float("inf"))]
     text = charts.line_chart("t", {EVIL: points}, "x")
-    assert text.count("<polyline") == 1 and "nan" not in text and EVIL not in text
-    assert len(re.search('points="([^"]*)"', text)[1].split()) == 2
+    assert "nan" not in text and EVIL not in text
+    assert [len(p.split()) for p in re.findall('points="([^"]*)"', text)] == [1, 1]
     assert "nothing to draw" in charts.line_chart("t", {"a": []}, "x")
 
 

@@ -55,28 +55,32 @@ def short(value):
 def line_chart(title, series, x_label, log_y=True):
     """Lines over common axes; `series` is {label: [(x, y), ...]}.
 
-    Points that cannot be drawn (not finite, or not positive on a logarithmic axis) are left out.
+    A point that cannot be drawn (not finite, or not positive on a logarithmic axis) is a gap.
     """
-    lines = {label: _drawable(points, log_y) for label, points in series.items()}
-    lines = {label: points for label, points in lines.items() if points}
+    lines = {label: _pieces(points, log_y) for label, points in series.items()}
+    lines = {label: pieces for label, pieces in lines.items() if pieces}
     if not lines:
         return _frame(title, _text(WIDTH / 2, HEIGHT / 2, "nothing to draw yet", "middle", "faint"))
-    points = [point for line in lines.values() for point in line]
+    points = [point for pieces in lines.values() for piece in pieces for point in piece]
     x = Axis([p[0] for p in points], _LEFT, WIDTH - _RIGHT)
     y = Axis([p[1] for p in points], HEIGHT - _BOTTOM, _TOP, log_y)
     parts = [_grid(x, y, x_label)]
-    for number, (label, line) in enumerate(lines.items()):
-        parts.append(_line(line, x, y, COLOURS[number % len(COLOURS)], label))
+    for number, (label, pieces) in enumerate(lines.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        parts += [_line(piece, x, y, colour, label) for piece in pieces]
     return _frame(title, "".join(parts) + _legend(lines))
 
 
-def _drawable(points, log):
-    return [
-        (x, y)
-        for x, y in points
-        if all(isinstance(v, int | float) and math.isfinite(v) for v in (x, y))
-        and (y > 0 or not log)
-    ]
+def _pieces(points, log):
+    """Runs of points between the gaps."""
+    pieces = [[]]
+    for x, y in points:
+        numbers = all(isinstance(v, int | float) and math.isfinite(v) for v in (x, y))
+        if numbers and (y > 0 or not log):
+            pieces[-1].append((x, y))
+        elif pieces[-1]:
+            pieces.append([])
+    return [piece for piece in pieces if piece]
 
 
 def _line(points, x, y, colour, label):
@@ -105,8 +109,9 @@ def _legend(labels):
     parts, at = [], WIDTH - _RIGHT
     for number, label in reversed(list(enumerate(labels))):
         parts.append(_text(at, 16, label, "end"))
-        at -= 7 * len(label) + 8
-        parts.append(f'<circle cx="{at}" cy="12" r="4" fill="{COLOURS[number % len(COLOURS)]}"/>')
+        at -= 6.5 * len(label) + 8
+        colour = COLOURS[number % len(COLOURS)]
+        parts.append(f'<circle cx="{at:.1f}" cy="12" r="4" fill="{colour}"/>')
         at -= 12
     return "".join(parts)
 

@@ -10,7 +10,7 @@ from ..models.choice import PATHS
 from ..rendering import PICTURES, compare_home, start, stop
 from ..rendering import look as look_at
 from . import fields, markup
-from .compat import html, on
+from .compat import on
 from .seen import changed
 
 CLASSICAL = {
@@ -35,8 +35,8 @@ class CompareTab:
                     self.render = gr.Button("Render", variant="primary", elem_id="s4s-render")
                     self.stop = gr.Button("Stop", interactive=False, min_width=80)
             with gr.Column(scale=3):
-                self.status = html("")
-                self.pictures = html(markup.empty(_NONE))
+                self.status = gr.HTML("")
+                self.pictures = gr.HTML(markup.empty(_NONE))
         self.outputs = [self.inputs["solver"], self.inputs["nfe"], self.status, self.pictures]
         self.outputs += [self.stop]
 

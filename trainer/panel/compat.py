@@ -40,11 +40,6 @@ def on(event, function=None, inputs=None, outputs=None, js=None, quiet=False):
     return event(_telling(function) if function else None, inputs, outputs, **options)
 
 
-def html(value=""):
-    """A gr.HTML that begins where the other components do."""
-    return gr.HTML(value, padding=False) if MAJOR >= 6 else gr.HTML(value)
-
-
 def blocks(title):
     """The page's gr.Blocks; Gradio 6 takes the theme when it serves, see `mount`."""
     options = {} if MAJOR >= 6 else {"theme": theme()}

@@ -8,7 +8,7 @@ from s4s_core.jobs import job_ids, list_jobs
 from .. import jobs
 from . import markup
 from .charts import line_chart
-from .compat import html, on
+from .compat import on
 from .seen import changed
 
 MOST_JOBS = 50
@@ -37,11 +37,11 @@ class JobsTab:
                     "Yes, delete this job", variant="stop", visible=False
                 )
             with gr.Column(scale=3, elem_id="s4s-job"):
-                self.card = html(markup.empty(_NONE))
-                self.grid = html("")
-                self.curves = html("")
+                self.card = gr.HTML(markup.empty(_NONE))
+                self.grid = gr.HTML("")
+                self.curves = gr.HTML("")
                 with gr.Accordion("Log", open=True):
-                    self.log = html("")
+                    self.log = gr.HTML("")
         self.outputs = [self.list, self.card, self.grid, self.curves, self.log]
         self.outputs += [self.cancel, self.resume, self.delete, self.confirm]
 
@@ -132,14 +132,18 @@ def sheet(path):
 
 
 def curves(metrics):
-    """Loss and validation error over model calls, a line for each NFE."""
+    """Loss and validation error over model calls, a line for each NFE, cut at a new start."""
     if not metrics:
         return ""
     charts = []
     for title, key in (("Training loss", "loss"), ("Error on held-out noise", "validation")):
-        lines = {}
+        lines, last = {}, {}
         for entry in metrics:
-            lines.setdefault(f"{entry['nfe']} steps", []).append((entry["calls"], entry.get(key)))
+            line, step = lines.setdefault(f"{entry['nfe']} steps", []), entry["step"]
+            if step < last.get(entry["nfe"], 0):
+                line.append((None, None))
+            last[entry["nfe"]] = step
+            line.append((entry["calls"], entry.get(key)))
         charts.append(line_chart(title, lines, "model calls"))
     return f'<div class="s4s-card"><div class="s4s-charts">{"".join(charts)}</div></div>'
 

@@ -5,8 +5,6 @@ from html import escape
 
 from ..progress import clock
 
-ANIMATED = {"queued", "running"}
-
 
 def empty(sentence):
     return f'<div class="s4s-empty">{escape(sentence)}</div>'
@@ -68,8 +66,6 @@ def job_card(view):
     if view["error"]:
         code = "" if view["exit_code"] is None else f" (exit code {view['exit_code']})"
         parts.append(note(f"{view['error']}{code}", bad=True))
-    if view["result"]:
-        parts.append(f"<div>Saved as <b>{escape(view['result'])}</b>: see the tab Solvers.</div>")
     return f'<div class="s4s-card" data-status="{escape(status)}">{"".join(parts)}</div>'
 
 
@@ -111,8 +107,8 @@ def solver_card(name, summary):
         "Steps": ", ".join(map(str, summary["nfes"])),
         "CFG": cfg and " to ".join(f"{v:g}" for v in sorted(set(cfg))),
         "Resolution": size and " x ".join(f"{v:g}" for v in size),
-        "Teacher": " ".join(str(v) for v in teacher.values()),
-        "Training": ", ".join(f"{key} {value}" for key, value in training.items()),
+        "Teacher": _listed(teacher),
+        "Training": _listed(training),
         "SHA-256": summary["sha256"],
         "Notes": summary["notes"],
     }
@@ -121,6 +117,10 @@ def solver_card(name, summary):
         image = f'<img alt="thumbnail" src="{escape(summary["thumbnail"])}">'
     body = f"<div>{facts(known)}{score_table(summary)}</div>"
     return card(name, f'<div class="s4s-solver">{image}{body}</div>')
+
+
+def _listed(known):
+    return ", ".join(f"{key} {value}" for key, value in known.items())
 
 
 def slider(left, right, left_text, right_text):

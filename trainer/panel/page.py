@@ -16,7 +16,7 @@ HEAD = (
 def build_page(hooks=None):
     """The panel as a gr.Blocks; see `trainer.panel.build`."""
     with compat.blocks("S4S") as page, gr.Column(elem_id="s4s-panel"):
-        compat.html(HEAD)
+        gr.HTML(HEAD)
         with gr.Tabs() as tabs:
             with gr.Tab("Train", id="train"):
                 train_tab = train.TrainTab()

@@ -1,5 +1,7 @@
 """The tab Solvers: the files there are, what is inside, and how they come and go."""
 
+from html import escape
+
 import gradio as gr
 from safetensors import SafetensorError
 
@@ -18,7 +20,7 @@ from s4s_core.table import SolverPack
 from ..solvers import publish
 from . import markup
 from .charts import heat_map, line_chart
-from .compat import html, on
+from .compat import on
 from .seen import changed
 
 _NONE = "No solver files yet: train one, or add a file on the left."
@@ -40,7 +42,7 @@ class SolversTab:
                 self.delete = gr.Button("Delete", interactive=False, min_width=80)
                 self.confirm = gr.Button("Yes, delete this file", variant="stop", visible=False)
                 with gr.Accordion("Add a file", open=False):
-                    html(_hint("A .safetensors solver of at most 1 MB; it is checked first."))
+                    gr.HTML(_upload_hint())
                     self.upload = gr.File(
                         type="binary", file_types=[".safetensors"], label="Solver file"
                     )
@@ -53,12 +55,12 @@ class SolversTab:
                     self.name = gr.Textbox("", label="Name", info="Of the merged solver.")
                     self.merge = gr.Button("Merge")
             with gr.Column(scale=3):
-                self.card = html(markup.empty(_NONE))
-                self.link = html("")
+                self.card = gr.HTML(markup.empty(_NONE))
+                self.link = gr.HTML("")
                 self.nfe = gr.Radio(
                     [], label="Table", info="Steps whose times and coefficients are drawn below."
                 )
-                self.plot = html("")
+                self.plot = gr.HTML("")
         self.outputs = [self.list, self.parts, self.card, self.link, self.nfe, self.plot]
         self.outputs += [self.delete, self.confirm]
 
@@ -70,8 +72,10 @@ class SolversTab:
         look_again(on(self.merge.click, merge, [self.parts, self.name], self.list))
 
 
-def _hint(sentence):
-    return f'<div class="s4s-faint">{sentence}</div>'
+def _upload_hint():
+    folder = escape(str(solver_folders()[0]))
+    text = f"A .safetensors solver of at most 1 MB. It is checked, then kept in {folder}."
+    return f'<div class="s4s-faint">{text}</div>'
 
 
 def add(data):
@@ -161,15 +165,10 @@ def table_plot(pack, nfe):
     nodes = [(step, sigma) for step, sigma in enumerate(facts["sigmas"])]
     calls = list(enumerate(facts["call_sigmas"]))
     lines = {"nodes": nodes}
-    if len(calls) == len(nodes) - 1:
+    if len(calls) == len(nodes) - 1 and facts["call_sigmas"] != facts["sigmas"][:-1]:
         lines["told to the model"] = calls
     charts = [line_chart("Noise levels (sigma) by step", lines, "step")]
     for name, array in facts["coefficients"].items():
         rows = array if not isinstance(array[0][0], list) else [sum(row, []) for row in array]
         charts.append(heat_map(f"Coefficients {name} ({facts['family']}, {facts['form']})", rows))
     return f'<div class="s4s-card"><div class="s4s-charts">{"".join(charts)}</div></div>'
-
-
-def folder_hint():
-    """Where new files go, for people."""
-    return f"Solver files are kept in {solver_folders()[0]}."

@@ -3,6 +3,8 @@
 CSS = """
 #s4s-tick { display: none !important; }
 #s4s-panel { max-width: 1400px; margin: 0 auto; }
+#s4s-panel .html-container { padding: 0 !important; }
+#s4s-panel .block:has(.prose:empty) { display: none; }
 .s4s-head { display: flex; align-items: baseline; gap: .8rem; flex-wrap: wrap; }
 .s4s-head h2 { margin: 0 !important; font-size: 1.3rem; color: var(--body-text-color); }
 .s4s-faint { color: var(--body-text-color-subdued) !important; }
@@ -54,17 +56,17 @@ CSS = """
 .s4s-log code { white-space: pre-wrap; overflow-wrap: anywhere; background: none; padding: 0; }
 .s4s-sheet { overflow-x: auto; }
 .s4s-sheet img { border-radius: 8px; max-width: 100%; margin: 0; }
-.s4s-scores { border-collapse: collapse; width: 100%; margin-top: .4rem; }
+.s4s-scores { border-collapse: collapse; width: 100%; margin: .6rem 0 0 !important; }
 .s4s-scores th, .s4s-scores td {
-  padding: .25rem .6rem; text-align: right; border: 0;
-  border-bottom: 1px solid var(--border-color-primary); color: var(--body-text-color);
+  padding: .25rem .6rem !important; text-align: right !important; border: 0 !important;
+  border-top: 1px solid var(--border-color-primary) !important; color: var(--body-text-color);
 }
-.s4s-scores th { color: var(--body-text-color-subdued); font-weight: 500; }
+.s4s-scores th { color: var(--body-text-color-subdued) !important; font-weight: 500; }
 .s4s-solver { display: flex; gap: 1.2rem; align-items: flex-start; }
 .s4s-solver > img { width: 144px; border-radius: 10px; margin: 0; image-rendering: auto; }
 .s4s-solver > div { flex: 1; min-width: 0; }
 .s4s-button {
-  display: inline-block; padding: .45rem 1rem; border-radius: 8px; font-weight: 600;
+  display: inline-block; padding: .45rem 1rem !important; border-radius: 8px; font-weight: 600;
   background: #7c3aed; color: #fff !important; text-decoration: none !important;
 }
 .s4s-slider { position: relative; max-width: 768px; margin: 0 auto; --split: 50%; }
@@ -85,8 +87,8 @@ CSS = """
   position: absolute; inset: 0; width: 100%; height: 100%; margin: 0; opacity: 0; cursor: ew-resize;
 }
 .s4s-slider span {
-  position: absolute; bottom: 10px; padding: .1rem .6rem; border-radius: 6px; color: #fff;
-  background: #000a; font-size: .85rem; pointer-events: none;
+  position: absolute; bottom: 10px; padding: .1rem .6rem; border-radius: 6px;
+  color: #fff !important; background: #000a; font-size: .85rem; pointer-events: none;
 }
 .s4s-three { display: grid; gap: 1rem; grid-template-columns: repeat(3, 1fr); margin-top: 1rem; }
 .s4s-three figure { margin: 0; text-align: center; }

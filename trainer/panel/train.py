@@ -13,7 +13,7 @@ from ..preflight import estimate, size
 from ..presets import PRESETS, with_preset
 from ..progress import clock
 from . import fields
-from .compat import html, on
+from .compat import on
 from .markup import card, empty, facts, note
 
 NFES = [*range(3, 11), 12, 15, 20]
@@ -29,7 +29,7 @@ class TrainTab:
             with gr.Column(scale=3):
                 self.inputs = self._basic() | self._advanced()
             with gr.Column(scale=2):
-                self.estimate = html(card("Estimate", empty(_HINT)))
+                self.estimate = gr.HTML(card("Estimate", empty(_HINT)))
                 with gr.Row():
                     self.measure = gr.Button("Estimate", elem_id="s4s-estimate")
                     self.button = gr.Button("Train solver", variant="primary", elem_id="s4s-train")
