@@ -30,6 +30,8 @@ class Axis:
     def ticks(self):
         if not self.log:
             return _round_steps(self.low, self.high)
+        if self.high - self.low < 1:
+            return _round_steps(10**self.low, 10**self.high)
         decades = range(math.floor(self.low), math.ceil(self.high) + 1)
         marks = (1, 2, 5) if self.high - self.low < 2.5 else (1,)
         found = [mark * 10.0**power for power in decades for mark in marks]

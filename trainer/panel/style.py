@@ -57,6 +57,7 @@ CSS = """
 .s4s-sheet { overflow-x: auto; }
 .s4s-sheet img { border-radius: 8px; max-width: 100%; margin: 0; }
 .s4s-scores { border-collapse: collapse; width: 100%; margin: .6rem 0 0 !important; }
+.s4s-scores, .s4s-scores tr { border: 0 !important; }
 .s4s-scores th, .s4s-scores td {
   padding: .25rem .6rem !important; text-align: right !important; border: 0 !important;
   border-top: 1px solid var(--border-color-primary) !important; color: var(--body-text-color);
