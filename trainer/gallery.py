@@ -24,7 +24,8 @@ RIVALS = (("ipndm", 3), ("dpmpp", 2), ("unipc-bh2", 3))
 PAUSE, SHARE = 5.0, 20
 """Pictures are at least so many seconds apart, and so many times what the last one took."""
 
-THUMBNAIL = 256
+THUMBNAIL, LARGEST, QUALITIES = 256, 30_000, (85, 70, 50, 25)
+"""Side of a thumbnail, and its bytes: it stands in a header of bounded size, twice."""
 
 
 class Gallery:
@@ -133,6 +134,9 @@ def thumbnail(pictures):
         scale = half / max(tile.size)
         tile = tile.resize([max(1, round(side * scale)) for side in tile.size], how)
         sheet.paste(tile, (number % 2 * half, number // 2 * half))
-    data = io.BytesIO()
-    sheet.save(data, format="JPEG", quality=85)
+    for quality in QUALITIES:
+        data = io.BytesIO()
+        sheet.save(data, format="JPEG", quality=quality)
+        if data.tell() <= LARGEST:
+            break
     return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()

@@ -136,35 +136,33 @@ class DryRun:
         self.gradient = config.method != "gauss-newton"
         self.wanted = self.batch = min(config.settings().batch, config.settings().samples)
         peak = Peak(self.device)
-        self.free = peak.room()
-        self._call(1)  # loads, compiles and caches what a first call must
-        before, single = peak.bytes(), self._seconds(1)
-        one = peak.bytes()
-        self.per_call, self.memory = single, one
+        self.free, before = peak.room(), peak.bytes()
+        self._fitting(1)  # loads, compiles and caches what a first call must
+        single = self._fitting(1)
+        self.per_call, self.memory = single, peak.bytes()
         if single * self.wanted > LONGEST_CALL:
-            self.memory = one + (self.wanted - 1) * max(0, one - before)
+            self.memory += (self.wanted - 1) * (self.memory - before)
             return
-        self._largest()
+        self.per_call = min(self._fitting(self.batch) / self.batch for _ in range(REPEATS))
         self.memory = peak.bytes()
 
-    def _largest(self):
-        """Halve the batch until it fits, as training will, and time it."""
+    def _fitting(self, batch):
+        """Seconds of a call; where memory runs out the batch is halved, as training will do."""
         from s4s_core.errors import TrainingError
         from s4s_core.training.parallel import is_out_of_memory
 
         while True:
             try:
-                self.per_call = min(self._seconds(self.batch) for _ in range(REPEATS)) / self.batch
-                return
+                return self._seconds(batch)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-            if self.batch == 1:
+            if batch == 1:
                 raise TrainingError(
                     "There is not enough memory for a single sample: close other programs, or "
                     "choose a lower resolution or precision."
                 )
-            self.batch //= 2
+            self.batch = batch = batch // 2
 
     def _seconds(self, batch):
         began = time.perf_counter()

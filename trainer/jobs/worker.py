@@ -1,6 +1,7 @@
 """The process that trains one job: it holds the job's lock and writes everything in its folder."""
 
 import errno
+import faulthandler
 import json
 import os
 import shutil
@@ -28,6 +29,7 @@ def work(id):
         if not lock.take(wait=10.0):
             raise JobError(f"The job {id} is already running.")
         lead_group()
+        faulthandler.enable()  # a crash inside a library leaves its trace in the log
         state = core.read_state(folder)
         if state["status"] != "queued":
             print(f"The job {id} is {state['status']}: nothing to do.")
@@ -56,6 +58,8 @@ def _reason(error):
     if isinstance(error, S4SError):
         return str(error)
     traceback.print_exc()
+    if isinstance(error, ModuleNotFoundError):
+        return f"The package {error.name} is missing: run 'python s4s.py', which installs it."
     if _is_out_of_memory(error):
         return "Out of memory: close other programs, or train at a lower resolution or precision."
     if isinstance(error, OSError) and error.errno in FULL:

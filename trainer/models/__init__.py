@@ -25,6 +25,7 @@ OPENERS = {
     "demo-flow": "bundled:open_demo",
     "mixture": "bundled:open_mixture",
     "mixture-flow": "bundled:open_mixture",
+    "diffusers": "pipeline:open_pipeline",
     "python": "python:open_function",
 }
 
