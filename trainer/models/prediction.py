@@ -47,6 +47,16 @@ class ShiftedTimes:
         return sigma / (self.shift - (self.shift - 1) * sigma)
 
 
+_BETAS = (
+    "num_train_timesteps",
+    "beta_start",
+    "beta_end",
+    "beta_schedule",
+    "trained_betas",
+    "rescale_betas_zero_snr",
+)
+
+
 def discrete_times(config):
     """DiscreteTimes of a diffusers scheduler's configuration.
 
@@ -54,7 +64,8 @@ def discrete_times(config):
     """
     from diffusers import EulerDiscreteScheduler
 
-    return DiscreteTimes(EulerDiscreteScheduler.from_config(config).alphas_cumprod)
+    known = {name: config[name] for name in _BETAS if name in config}
+    return DiscreteTimes(EulerDiscreteScheduler(**known).alphas_cumprod)
 
 
 def flow_shift(config, tokens):
