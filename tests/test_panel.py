@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,20 @@ from s4s_core.table import SolverPack
 from trainer import jobs as job_store
 from trainer import rendering
 from trainer.config import TrainConfig
-from trainer.panel import build, charts, compare, compat, fields, jobs, markup, page, solvers, train
+from trainer.panel import (
+    build,
+    charts,
+    compare,
+    compat,
+    fields,
+    jobs,
+    markup,
+    page,
+    server,
+    solvers,
+    train,
+)
+from trainer.panel.following import is_alive
 from trainer.preflight import Estimate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -458,6 +472,54 @@ def test_a_rendering_that_died_says_so(home):
     assert "stopped" in compare.look({}, None, None)[2]
     (folder / "log.txt").write_text("Traceback\nMemoryError: none left\n\n")
     assert "none left" in compare.look({}, None, None)[2]
+
+
+# The server
+
+
+def test_a_port_that_is_taken_is_one_sentence_unless_nobody_asked_for_it(monkeypatch):
+    with server.open_socket(0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(S4SError, match=f"Port {port} cannot be used"):
+            server.open_socket(port)
+        monkeypatch.setattr(server, "PORT", port)
+        with server.open_socket() as other:
+            assert other.getsockname()[0] == "127.0.0.1" and other.getsockname()[1] != port
+    for impossible in (-1, 70_000):
+        with pytest.raises(S4SError, match="choose another"):
+            server.open_socket(impossible)
+
+
+def test_the_environment_cannot_open_the_panel(monkeypatch, tmp_path):
+    for name in ("GRADIO_SHARE", "GRADIO_ALLOWED_PATHS", "GRADIO_SERVER_NAME", "GRADIO_ROOT_PATH"):
+        monkeypatch.setenv(name, "evil")
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.chdir(tmp_path)
+    server.prepare_environment(tmp_path)
+    left = {name: value for name, value in os.environ.items() if name.startswith("GRADIO_")}
+    assert left == {"GRADIO_ANALYTICS_ENABLED": "False", "GRADIO_TEMP_DIR": str(tmp_path)}
+
+
+def test_the_server_ends_with_the_process_that_it_follows():
+    class Server:
+        should_exit = False
+
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert is_alive(process.pid) and is_alive(os.getpid())
+    follower = threading.Thread(target=server._follow, args=[process.pid, Server], daemon=True)
+    follower.start()
+    process.kill()
+    process.communicate()
+    follower.join(60)
+    assert Server.should_exit and not is_alive(process.pid)
+
+
+def test_without_gradio_one_sentence_says_what_to_do(monkeypatch):
+    from trainer.commands import panel
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(S4SError, match="python s4s.py"):
+        panel.run(None)
 
 
 # Charts
