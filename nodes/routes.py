@@ -114,7 +114,7 @@ async def list_jobs(request):
 async def cancel_job(request):
     name = (await _body(request)).get("id")
     if not isinstance(name, str):
-        raise Refused(400, "Say which job: {\"id\": text}.")
+        raise Refused(400, 'Say which job: {"id": text}.')
     if name == learning.JOB:
         if learning.running() is None:
             raise Refused(404, "No training runs in the graph.")
