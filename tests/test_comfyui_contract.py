@@ -15,7 +15,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 DOUBLE = ROOT / "tests" / "comfyui_double"
-CHECKS = re.findall(r"^def (check_\w+)", (DOUBLE / "checks.py").read_text("utf-8"), re.MULTILINE)
+CHECKER = ROOT / "tests" / "comfyui_checks.py"
+CHECKS = re.findall(r"^def (check_\w+)", CHECKER.read_text("utf-8"), re.MULTILINE)
 
 
 def run_checks(host, base):
@@ -29,7 +30,7 @@ def run_checks(host, base):
     }
     environment.pop("S4S_SOLVERS", None)
     done = subprocess.run(
-        [sys.executable, str(DOUBLE / "checks.py"), str(host), str(ROOT), str(base)],
+        [sys.executable, str(CHECKER), str(host), str(ROOT), str(base)],
         env=environment,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""What must hold in ComfyUI and in its double alike; run by `python checks.py HOST PACK BASE`.
+"""What must hold in ComfyUI and in its double alike: python comfyui_checks.py HOST PACK BASE.
 
 Every function whose name begins with `check_` is one check. They run in one process, which loads
 the pack by path as ComfyUI does, and print one JSON line each.
