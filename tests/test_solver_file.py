@@ -437,6 +437,12 @@ def test_folder(tmp_path):
     assert "Is a directory" in refusal(tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in this file system")
+def test_a_pipe_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "a.safetensors")
+    assert "it is a pipe" in refusal(tmp_path / "a.safetensors")
+
+
 def test_a_name_that_no_file_can_have(tmp_path):
     assert "cannot be read: embedded null byte" in refusal("a\0b.safetensors")
     with pytest.raises(SolverFileError, match="cannot be written"):
@@ -682,24 +688,27 @@ def test_a_read_only_folder_and_an_unreadable_file():
             os.chmod(folder, 0o755)
 
 
-def test_sweep(tmp_path):
-    for name in (".s4s-1234.tmp", ".s4s-.tmp", "a.safetensors", ".s4s-x", "x.tmp", "y.s4s-1.tmp"):
-        (tmp_path / name).write_bytes(b"x")
-    (tmp_path / ".s4s-folder.tmp").mkdir()
-    atomic.sweep(tmp_path)
-    assert names(tmp_path) == [".s4s-folder.tmp", ".s4s-x", "a.safetensors", "x.tmp", "y.s4s-1.tmp"]
-    atomic.sweep(tmp_path / "missing")
-
-
-def test_sweep_finds_what_a_killed_write_leaves(tmp_path, monkeypatch):
+def killed_write(path, monkeypatch):
+    """What is left when a process dies between writing and replacing."""
     monkeypatch.setattr(atomic.os, "replace", lambda *a: (_ for _ in ()).throw(OSError(5, "I/O")))
     monkeypatch.setattr(Path, "unlink", lambda *a, **k: None)  # as if killed before cleaning up
     with pytest.raises(SolverFileError):
-        save_solver(tmp_path / "a.safetensors", SolverPack.of(lms()))
+        save_solver(path, SolverPack.of(lms()))
     monkeypatch.undo()
-    assert len(names(tmp_path)) == 1
-    atomic.sweep(tmp_path)
-    assert names(tmp_path) == []
+
+
+def test_sweep_removes_what_a_killed_write_of_that_file_left(tmp_path, monkeypatch):
+    for name in ("a.safetensors", "b.safetensors", "a.safetensors"):
+        killed_write(tmp_path / name, monkeypatch)
+    kept = (".s4s-1234.tmp", "c.safetensors", ".s4s-x", "x.tmp")
+    for name in kept:
+        (tmp_path / name).write_bytes(b"x")
+    assert len(names(tmp_path)) == 7
+    atomic.sweep(tmp_path / "a.safetensors")
+    assert len(names(tmp_path)) == 5 and set(kept) < set(names(tmp_path))
+    atomic.sweep(tmp_path / "b.safetensors")
+    assert names(tmp_path) == sorted(kept)
+    atomic.sweep(tmp_path / "missing" / "a.safetensors")
 
 
 # Merging -----------------------------------------------------------------------------------------
