@@ -10,8 +10,9 @@ def register():
     """Add the sampler, the schedule type, the tab and the X/Y/Z axis; again is as good as once."""
     from modules import script_callbacks
 
-    from . import axis, sampler, schedule, tab
+    from . import axis, choice, sampler, schedule, tab
 
+    choice.register()
     sampler.register()
     schedule.register()
     script_callbacks.on_before_ui(axis.register)

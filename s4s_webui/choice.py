@@ -4,14 +4,25 @@ A WebUI works on one job at a time, and hands neither its schedules nor the help
 their own (face detailers) anything of a script's settings: so the choice is kept here.
 """
 
+from pathlib import Path
+
+from modules.paths_internal import models_path
+
+from s4s_core import folders
 from s4s_core.errors import HostError
-from s4s_core.folders import find_solver, solver_files, solver_folders
 from s4s_core.solver_file import load_unchanged
 
 NONE = "None"
 """What the list of solvers shows for no choice."""
 
 _chosen = NONE
+
+
+def register():
+    """Look for solvers among the host's models, wherever it was told to keep these, and in the
+    folder where a job of this checkout leaves them."""
+    usual = folders.CHECKOUT.parents[1] / "models" / folders.NAME
+    folders.register_solver_folders([Path(models_path, folders.NAME), usual])
 
 
 def choose(name):
@@ -27,7 +38,7 @@ def chosen():
 
 def choices():
     """What can be chosen: every solver file, after NONE."""
-    return [NONE, *solver_files()]
+    return [NONE, *folders.solver_files()]
 
 
 def chosen_pack():
@@ -35,6 +46,6 @@ def chosen_pack():
     if _chosen == NONE:
         raise HostError(
             "No S4S solver is chosen: pick a file in the section 'S4S' below the settings, or put "
-            f"one into {solver_folders()[0]} first."
+            f"one into {folders.solver_folders()[0]} first."
         )
-    return load_unchanged(find_solver(_chosen))
+    return load_unchanged(folders.find_solver(_chosen))

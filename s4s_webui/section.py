@@ -2,6 +2,7 @@
 
 import gradio as gr
 from modules import scripts
+from modules.ui_components import ToolButton
 
 from s4s_core.errors import S4SError
 from s4s_core.folders import find_solver
@@ -11,6 +12,9 @@ from s4s_core.solver_file import load_unchanged
 from . import axis, choice, infotext
 from .checkpoint import checkpoint, take_back
 from .wording import describe, sentence
+
+
+REFRESH = "\N{CLOCKWISE OPEN CIRCLE ARROW}"
 
 
 def about(name):
@@ -52,7 +56,7 @@ class Section(scripts.Script):
                     allow_custom_value=True,  # a picture may name a file that is not here (yet)
                     elem_id=self.elem_id("solver"),
                 )
-                refresh = gr.Button("Refresh", elem_id=self.elem_id("refresh"))
+                refresh = ToolButton(REFRESH, elem_id=self.elem_id("refresh"))
             text = gr.HTML(about(first), elem_id=self.elem_id("about"))
         solver.do_not_save_to_config = True  # the list is the folder's, not a setting
         solver.change(about, inputs=[solver], outputs=[text])

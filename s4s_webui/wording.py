@@ -11,7 +11,7 @@ def sentence(text):
 
 
 def _range(values):
-    """"7", or "5 to 9"; resolutions are joined by their caller."""
+    """ "7", or "5 to 9"; resolutions are joined by their caller."""
     return " to ".join(dict.fromkeys(f"{value:g}" for value in values))
 
 

@@ -103,6 +103,9 @@ def test_it_is_silent_here():
 def test_it_needs_nothing_but_python():
     """The host's environment is what it repairs: no import of ours, none of the host's."""
     source = (ROOT / "install.py").read_text()
-    imported = {line.split()[1].split(".")[0] for line in source.splitlines()
-                if line.startswith(("import ", "from "))}
+    imported = {
+        line.split()[1].split(".")[0]
+        for line in source.splitlines()
+        if line.startswith(("import ", "from "))
+    }
     assert imported <= set(sys.stdlib_module_names)

@@ -20,7 +20,7 @@ from webui_hosts import (
     reference,
 )
 
-from s4s_core import SolverPack, classical_table, sample, save_solver
+from s4s_core import SolverPack, classical_table, folders, sample, save_solver
 from s4s_core.errors import HostError
 from s4s_core.hosting import run_in_host
 
@@ -331,6 +331,12 @@ def test_the_section_lists_describes_and_refreshes(webui, folder):
     assert update["value"] == "None" and "choose one" in text
     assert "There is no solver file" in section.about("gone.safetensors")
     assert host.section.show(False) is host.scripts.AlwaysVisible
+
+
+def test_solvers_are_looked_for_among_the_hosts_models(webui, monkeypatch):
+    webui("forge")
+    monkeypatch.delenv("S4S_SOLVERS")
+    assert folders.solver_folders()[0] == Path("/host/models/s4s_solvers")
 
 
 def test_the_axis_of_the_plot(webui, folder):

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 
 import torch
 
+from s4s_core import folders
 from s4s_core.mixture import GaussianMixture
 from s4s_core.spaces import DiscreteTimes
 
@@ -118,9 +119,7 @@ class CompVisDenoiser(torch.nn.Module):
 
     def forward(self, x, sigma, cond):
         level = sigma.reshape(-1, 1, 1, 1)
-        eps = self.inner_model.apply_model(
-            x / (level**2 + 1) ** 0.5, self.sigma_to_t(sigma), cond
-        )
+        eps = self.inner_model.apply_model(x / (level**2 + 1) ** 0.5, self.sigma_to_t(sigma), cond)
         return x - eps * level
 
 
@@ -190,8 +189,9 @@ class Double:
 
     @property
     def network(self):
-        return (self.model.forge_objects.unet.model if self.patched else self.model.model
-                ).diffusion_model
+        return (
+            self.model.forge_objects.unet.model if self.patched else self.model.model
+        ).diffusion_model
 
     def wrap(self):
         if self.kind.startswith("forge"):
@@ -216,18 +216,25 @@ class Double:
 
         module("modules")
         SamplerData = type("SamplerData", (), {"__init__": _sampler_data})
-        euler = SamplerData("Euler", lambda model: self.kdiffusion.KDiffusionSampler(_euler, model),
-                            ["k_euler"], {})
-        self.common = module("modules.sd_samplers_common", SamplerData=SamplerData,
-                             InterruptedException=Interrupted)
-        self.kdiffusion = module("modules.sd_samplers_kdiffusion",
-                                 KDiffusionSampler=_kdiffusion_sampler(self))
+        euler = SamplerData(
+            "Euler", lambda model: self.kdiffusion.KDiffusionSampler(_euler, model), ["k_euler"], {}
+        )
+        self.common = module(
+            "modules.sd_samplers_common", SamplerData=SamplerData, InterruptedException=Interrupted
+        )
+        self.kdiffusion = module(
+            "modules.sd_samplers_kdiffusion", KDiffusionSampler=_kdiffusion_sampler(self)
+        )
         if self.kind != "classic":
             self.schedulers = module("modules.sd_schedulers", Scheduler=Scheduler)
             self.schedulers.schedulers = [Scheduler("automatic", "Automatic", None)]
             self.schedulers.schedulers_map = {}
-        self.samplers = module("modules.sd_samplers", all_samplers=[euler],
-                               all_samplers_map={"Euler": euler}, samplers=[])
+        self.samplers = module(
+            "modules.sd_samplers",
+            all_samplers=[euler],
+            all_samplers_map={"Euler": euler},
+            samplers=[],
+        )
         self.samplers.set_samplers = lambda: setattr(
             self.samplers, "samplers", self.samplers.all_samplers
         )
@@ -240,19 +247,32 @@ class Double:
             send_model_to_cpu=lambda model: setattr(self, "device", "cpu"),
             send_model_to_device=lambda model: setattr(self, "device", "cuda"),
         )
-        manager = {"forge": "backend.memory_management", "forge-flow": "backend.memory_management",
-                   "reforge": "ldm_patched.modules.model_management",
-                   "classic": "ldm_patched.modules.model_management"}.get(self.kind)
+        manager = {
+            "forge": "backend.memory_management",
+            "forge-flow": "backend.memory_management",
+            "reforge": "ldm_patched.modules.model_management",
+            "classic": "ldm_patched.modules.model_management",
+        }.get(self.kind)
         parents = manager.split(".")[:-1] if manager else []
         for count in range(1, len(parents) + 1):
             module(".".join(parents[:count]))
         if manager:
-            module(manager, soft_empty_cache=lambda: None,
-                   unload_all_models=lambda: setattr(self, "device", "cpu"))
-        self.scripts = module("modules.scripts", Script=Script, AlwaysVisible=object(),
-                              scripts_data=[])
-        module("modules.script_callbacks", on_ui_tabs=self.tabs.append,
-               on_before_ui=self.before_ui.append)
+            module(
+                manager,
+                soft_empty_cache=lambda: None,
+                unload_all_models=lambda: setattr(self, "device", "cpu"),
+            )
+        module("modules.ui_components", ToolButton=tool_button)
+        module("modules.paths_internal", models_path="/host/models")
+        monkeypatch.setattr(folders, "_registered", [])
+        self.scripts = module(
+            "modules.scripts", Script=Script, AlwaysVisible=object(), scripts_data=[]
+        )
+        module(
+            "modules.script_callbacks",
+            on_ui_tabs=self.tabs.append,
+            on_before_ui=self.before_ui.append,
+        )
 
     def _known_names(self, sampler, scheduler):
         """The names that a job or a picture's text may use; unknown ones become the first."""
@@ -279,6 +299,12 @@ class Double:
 
 def _sampler_data(self, name, constructor, aliases, options):
     self.name, self.constructor, self.aliases, self.options = name, constructor, aliases, options
+
+
+def tool_button(value, elem_id):
+    import gradio as gr
+
+    return gr.Button(value, elem_id=elem_id)
 
 
 class Scheduler:
@@ -374,11 +400,22 @@ def _kdiffusion_sampler(host):
         def _launch(self, p, steps, x, sigmas):
             self.initialize(p)
             self.model_wrap_cfg.total_steps = steps
-            self.sampler_extra_args = {"cond": None, "uncond": None, "cond_scale": p.cfg_scale,
-                                       "s_min_uncond": 0, "image_cond": None}
+            self.sampler_extra_args = {
+                "cond": None,
+                "uncond": None,
+                "cond_scale": p.cfg_scale,
+                "s_min_uncond": 0,
+                "image_cond": None,
+            }
             try:
-                return self.func(self.model_wrap_cfg, x, extra_args=self.sampler_extra_args,
-                                 disable=False, callback=self.callback_state, sigmas=sigmas)
+                return self.func(
+                    self.model_wrap_cfg,
+                    x,
+                    extra_args=self.sampler_extra_args,
+                    disable=False,
+                    callback=self.callback_state,
+                    sigmas=sigmas,
+                )
             except Interrupted:
                 return self.last_latent
 
