@@ -13,7 +13,6 @@ from . import axis, choice, infotext
 from .checkpoint import checkpoint, take_back
 from .wording import describe, sentence
 
-
 REFRESH = "\N{CLOCKWISE OPEN CIRCLE ARROW}"
 
 
