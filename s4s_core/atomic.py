@@ -1,5 +1,6 @@
 """Writes that either happen whole or not at all."""
 
+import hashlib
 import os
 import secrets
 from contextlib import suppress
@@ -9,6 +10,11 @@ PREFIX = ".s4s-"
 SUFFIX = ".tmp"
 
 
+def _stem(path):
+    """How the names of a file's temporaries begin."""
+    return f"{PREFIX}{hashlib.sha256(path.name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+
 def write_atomic(path, data):
     """Replace `path` by `data` (bytes): temporary file, fsync, replace, fsync of the folder.
 
@@ -16,7 +22,7 @@ def write_atomic(path, data):
     folder) raises OSError and leaves neither a changed file nor a temporary one.
     """
     path = Path(path)
-    temporary = path.parent / f"{PREFIX}{secrets.token_hex(8)}{SUFFIX}"
+    temporary = path.parent / f"{_stem(path)}-{secrets.token_hex(8)}{SUFFIX}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     handle = os.open(temporary, flags, 0o666)  # the umask applies, as to any new file
     try:
@@ -46,8 +52,12 @@ def _sync_folder(folder):
             os.close(handle)
 
 
-def sweep(folder):
-    """Remove temporaries that a killed process left behind in `folder`."""
-    for orphan in Path(folder).glob(f"{PREFIX}*{SUFFIX}"):
+def sweep(path):
+    """Remove temporaries of `path` that a killed process left behind.
+
+    Only for who alone writes this file: temporaries of other files are other processes' affair.
+    """
+    path = Path(path)
+    for orphan in path.parent.glob(f"{_stem(path)}-*{SUFFIX}"):
         with suppress(OSError):  # what cannot be removed does no harm
             orphan.unlink()

@@ -13,6 +13,10 @@ class SolverFileError(S4SError):
     """A solver file cannot be read or written; the message names the file and the fault."""
 
 
+class HostError(S4SError):
+    """A host asks a solver for something that it cannot give."""
+
+
 class ModelError(S4SError):
     """A model broke the contract `denoise(x, sigma) -> x0`."""
 

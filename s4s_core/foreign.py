@@ -4,7 +4,8 @@ import numpy as np
 import torch
 
 from .errors import TableError
-from .spaces import check_form, sigma_of_log_snr, step_factors
+from .forms import check_form
+from .spaces import sigma_of_log_snr, step_factors
 from .table import SolverTable
 
 DOMAINS = ("sigma", "logsnr", "time")

@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from .spaces import alpha, check_space
+from .forms import check_space
+from .spaces import alpha
 
 
 class GaussianMixture:

@@ -31,6 +31,9 @@ SCHEDULES = {
     "ays": "schedules.ays:ays",
 }
 
+# Model calls per NFE that training may spend.
+EFFORTS = {"quick": 6_000, "normal": 20_000, "thorough": 60_000}
+
 METHODS = ("gauss-newton", "s4s", "s4s-alt", "joint", "ld3")
 
 

@@ -9,6 +9,7 @@ beside it for file browsers. The same pack gives the same bytes.
 import json
 import re
 import struct
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -214,6 +215,21 @@ def load_solver(path):
         return parse_solver(data)
     except (ValueError, OverflowError, SafetensorError) as error:
         raise _fault(path, "cannot be used", error) from None
+
+
+@lru_cache(maxsize=256)
+def _loaded(path, changed, size):
+    return load_solver(path)
+
+
+def load_unchanged(path):
+    """`load_solver`, read again only when the file's time or size has changed."""
+    path = Path(path)
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return load_solver(path)  # it says what is wrong
+    return _loaded(path, found.st_mtime_ns, found.st_size)
 
 
 def merge_packs(packs):

@@ -18,26 +18,8 @@ import torch
 
 from .errors import TableError
 
-FORMS = {"ve": ("noise", "data"), "flow": ("velocity", "data", "noise")}
-SPACES = tuple(FORMS)
-
 # Spacings in lambda are infinite at the ends alpha = 0 and sigma = 0; they are measured from here.
 CLIP = 1e-3
-
-
-def check_space(space):
-    """Raise TableError unless `space` is known."""
-    if space not in FORMS:
-        raise TableError(f"Unknown space '{space}': choose one of {', '.join(SPACES)}.")
-
-
-def check_form(form, space):
-    """Raise TableError unless `form` exists in `space`."""
-    check_space(space)
-    if form not in FORMS[space]:
-        raise TableError(
-            f"The {space} space has no form '{form}': choose one of {', '.join(FORMS[space])}."
-        )
 
 
 def alpha(space, sigma):

@@ -21,7 +21,7 @@ from types import MappingProxyType
 import numpy as np
 
 from .errors import TableError
-from .spaces import check_form
+from .forms import check_form
 
 MAX_NFE = 1000
 MAX_ORDER = 64

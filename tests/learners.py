@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import torch
 
 from s4s_core import classical_table, schedule
+from s4s_core.forms import SPACES
 from s4s_core.mixture import GaussianMixture
 from s4s_core.objectives import L2
-from s4s_core.spaces import SPACES
 from s4s_core.teacher import default_teacher, draw_pairs
 from s4s_core.training.fit import fit
 from s4s_core.training.meter import Meter

@@ -14,6 +14,7 @@ CORE_MAY_USE = {"scipy", "lpips"}  # inside a function, by those who have it
 RANKS = {
     "errors": 0,
     "names": 0,
+    "forms": 0,
     "spaces": 1,
     "table": 2,
     "families": 3,
@@ -121,7 +122,7 @@ def test_the_core_has_no_import_cycle():
 
 
 def test_solver_files_need_no_engine():
-    allowed = {f"s4s_core.{name}" for name in ("errors", "table", "metadata", "atomic")}
+    allowed = {f"s4s_core.{name}" for name in ("errors", "forms", "table", "metadata", "atomic")}
     edges = core_edges()
     for module in ("s4s_core.solver_file", "s4s_core.metadata", "s4s_core.atomic"):
         assert edges[module] <= allowed

@@ -6,8 +6,8 @@ from learners import FAMILIES, Counted, changed, large, moved, small, table_of, 
 from torch.autograd.functional import jacobian as autograd_jacobian
 
 from s4s_core import classical_table, schedule
+from s4s_core.forms import SPACES
 from s4s_core.sampling import Cursor, run
-from s4s_core.spaces import SPACES
 from s4s_core.teacher import Pairs
 from s4s_core.training import gauss_newton
 from s4s_core.training.jacobian import Columns

@@ -13,9 +13,10 @@ from torch.autograd import gradcheck
 
 from s4s_core.classical import classical_table
 from s4s_core.errors import TrainingError
+from s4s_core.forms import SPACES
 from s4s_core.sampling import sample
 from s4s_core.schedules import schedule
-from s4s_core.spaces import SPACES, DiscreteTimes, log_snr
+from s4s_core.spaces import DiscreteTimes, log_snr
 from s4s_core.training.parameters import Parameters, coefficient_basis
 from s4s_core.training.starts import as_multistep
 from s4s_core.training.times import CLIP_SHARE, DOMAINS, Times

@@ -22,8 +22,8 @@ from safetensors.numpy import load_file
 
 from s4s_core import atomic, solver_file
 from s4s_core.errors import SolverFileError, TableError
+from s4s_core.forms import FORMS
 from s4s_core.solver_file import dump_solver, load_solver, merge_packs, save_solver
-from s4s_core.spaces import FORMS
 from s4s_core.table import FAMILIES, SolverPack, SolverTable, coefficient_masks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -682,24 +682,27 @@ def test_a_read_only_folder_and_an_unreadable_file():
             os.chmod(folder, 0o755)
 
 
-def test_sweep(tmp_path):
-    for name in (".s4s-1234.tmp", ".s4s-.tmp", "a.safetensors", ".s4s-x", "x.tmp", "y.s4s-1.tmp"):
-        (tmp_path / name).write_bytes(b"x")
-    (tmp_path / ".s4s-folder.tmp").mkdir()
-    atomic.sweep(tmp_path)
-    assert names(tmp_path) == [".s4s-folder.tmp", ".s4s-x", "a.safetensors", "x.tmp", "y.s4s-1.tmp"]
-    atomic.sweep(tmp_path / "missing")
-
-
-def test_sweep_finds_what_a_killed_write_leaves(tmp_path, monkeypatch):
+def killed_write(path, monkeypatch):
+    """What is left when a process dies between writing and replacing."""
     monkeypatch.setattr(atomic.os, "replace", lambda *a: (_ for _ in ()).throw(OSError(5, "I/O")))
     monkeypatch.setattr(Path, "unlink", lambda *a, **k: None)  # as if killed before cleaning up
     with pytest.raises(SolverFileError):
-        save_solver(tmp_path / "a.safetensors", SolverPack.of(lms()))
+        save_solver(path, SolverPack.of(lms()))
     monkeypatch.undo()
-    assert len(names(tmp_path)) == 1
-    atomic.sweep(tmp_path)
-    assert names(tmp_path) == []
+
+
+def test_sweep_removes_what_a_killed_write_of_that_file_left(tmp_path, monkeypatch):
+    for name in ("a.safetensors", "b.safetensors", "a.safetensors"):
+        killed_write(tmp_path / name, monkeypatch)
+    kept = (".s4s-1234.tmp", "c.safetensors", ".s4s-x", "x.tmp")
+    for name in kept:
+        (tmp_path / name).write_bytes(b"x")
+    assert len(names(tmp_path)) == 7
+    atomic.sweep(tmp_path / "a.safetensors")
+    assert len(names(tmp_path)) == 5 and set(kept) < set(names(tmp_path))
+    atomic.sweep(tmp_path / "b.safetensors")
+    assert names(tmp_path) == sorted(kept)
+    atomic.sweep(tmp_path / "missing" / "a.safetensors")
 
 
 # Merging -----------------------------------------------------------------------------------------

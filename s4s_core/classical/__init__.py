@@ -3,8 +3,8 @@
 import torch
 
 from ..errors import TableError
+from ..forms import check_form, check_space
 from ..names import SOLVERS, check_options, resolve
-from ..spaces import check_form, check_space
 from ..table import MAX_ORDER, SolverTable
 from .recipe import Recipe
 

@@ -3,8 +3,8 @@
 import torch
 
 from ..errors import TableError
+from ..forms import check_space
 from ..names import SCHEDULES, check_options, resolve
-from ..spaces import check_space
 from ..table import MAX_NFE
 
 

@@ -70,7 +70,7 @@ def load_state(path, identity):
     path = Path(path)
     if not path.exists():
         return {"identity": identity}
-    sweep(path.parent)
+    sweep(path)
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

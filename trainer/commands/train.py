@@ -3,11 +3,9 @@
 import json
 import time
 
-EFFORTS = {"quick": 6_000, "normal": 20_000, "thorough": 60_000}
-
 
 def add_arguments(parser):
-    from s4s_core.names import METHODS
+    from s4s_core.names import EFFORTS, METHODS
 
     from ..models import MODELS
 
@@ -43,6 +41,7 @@ def add_arguments(parser):
 
 def run(args):
     from s4s_core import fit, save_solver
+    from s4s_core.names import EFFORTS
     from s4s_core.solver_file import check_path
     from s4s_core.training.parallel import join, rank_and_world
 

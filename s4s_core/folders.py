@@ -1,0 +1,90 @@
+"""Where solver files and jobs are kept, alike for every host and the command line.
+
+Environment: S4S_HOME replaces the folder of all data, S4S_SOLVERS (a list of folders, separated as
+in PATH) the folders of solver files.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from .errors import SolverFileError
+
+CHECKOUT = Path(__file__).absolute().parents[1]
+NAME = "s4s_solvers"
+"""The solvers' folder among the models of a host."""
+
+MAX_LISTED = 10_000
+_registered = []
+
+
+def data_home():
+    """The folder of everything that S4S keeps for this user."""
+    if os.environ.get("S4S_HOME"):
+        return Path(os.environ["S4S_HOME"])
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "s4s"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "s4s"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "s4s"
+
+
+def jobs_home():
+    """The folder of training jobs."""
+    return data_home() / "jobs"
+
+
+def register_solver_folders(folders):
+    """Let a host say where its solver files are; replaces what it said before."""
+    _registered[:] = map(Path, folders)
+
+
+def _host_folders(checkout):
+    """The solvers' folder of the host that the checkout stands in, if it stands in one."""
+    return [checkout.parents[1] / "models" / NAME] if checkout.parent.name in _HOSTS else []
+
+
+_HOSTS = ("custom_nodes", "extensions")
+
+
+def solver_folders():
+    """Folders of solver files; new files go into the first. None of them need exist."""
+    if os.environ.get("S4S_SOLVERS"):
+        return [Path(part) for part in os.environ["S4S_SOLVERS"].split(os.pathsep) if part]
+    named = _registered or _host_folders(CHECKOUT)
+    return list(dict.fromkeys([*named, data_home() / "solvers"]))
+
+
+def solver_files():
+    """Solver files by name: posix paths relative to their folder, sorted; the first folder wins."""
+    found = {}
+    for folder in solver_folders():
+        for path in sorted(folder.rglob("*.safetensors"))[:MAX_LISTED]:
+            if path.is_file() and not path.name.startswith("."):
+                found.setdefault(path.relative_to(folder).as_posix(), path)
+    return dict(sorted(found.items()))
+
+
+def find_solver(name):
+    """The path of a listed solver; whatever is not in the listing is refused."""
+    files = solver_files()
+    if name not in files:
+        raise SolverFileError(
+            f"There is no solver file '{str(name)[:100]}': put it into {solver_folders()[0]} "
+            "and refresh the list."
+        )
+    return files[name]
+
+
+def free_name(folder, stem):
+    """A path in `folder` that no file has yet: stem.safetensors, stem-2.safetensors, ...
+
+    Characters that are not safe in a file's name on every system are replaced.
+    """
+    safe = "".join(c if c.isalnum() or c in "-_.+ " else "-" for c in str(stem)).strip(" .-")[:80]
+    safe, folder, number = safe or "solver", Path(folder), 1
+    while True:
+        path = folder / (f"{safe}.safetensors" if number == 1 else f"{safe}-{number}.safetensors")
+        if not path.exists():
+            return path
+        number += 1

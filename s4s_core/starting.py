@@ -1,0 +1,22 @@
+"""How a part of S4S starts another one as a process of its own."""
+
+import sys
+from pathlib import Path
+
+HOME = Path(__file__).absolute().parents[1]
+"""The folder that s4s_core and the trainer are imported from."""
+
+_LINE = (
+    "import runpy, sys; sys.path.insert(0, {home!r}); "
+    "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+)
+
+
+def command(module, *arguments):
+    """The command line that runs `python -m module arguments` out of this checkout.
+
+    It does not lean on PYTHONPATH or the working folder: the embedded Python of ComfyUI's portable
+    build for Windows ignores both.
+    """
+    line = _LINE.format(home=str(HOME), module=module)
+    return [sys.executable, "-c", line, *map(str, arguments)]

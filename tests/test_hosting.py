@@ -1,0 +1,186 @@
+"""Packs inside hosts that think in lists of sigmas: which table runs, and what it gives."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from problems import PROBLEMS
+
+from s4s_core import SolverPack, classical_table, sample, schedule
+from s4s_core.errors import HostError, TableError
+from s4s_core.hosting import (
+    check_space,
+    facts,
+    host_sigmas,
+    mismatches,
+    run_in_host,
+    table_for,
+)
+from s4s_core.mixture import GaussianMixture
+from s4s_core.tail import head, tail
+
+SOLVER_NAMES = ["ipndm", "dpmpp", "unipc-bh2", "dpm-solver"]
+
+
+def model_of(space="ve"):
+    return GaussianMixture.random(4, (6,), seed=1, spread=1.0, scale=0.5, rank=2, space=space)
+
+
+def pack_of(nfes=(4, 6, 8), solver="ipndm", order=2, space="ve", ending=0.0, **about):
+    model = model_of(space)
+    steps = (n // order if solver == "dpm-solver" else n for n in nfes)
+    tables = [
+        classical_table(solver, schedule("edm", n, model, ending), order, space) for n in steps
+    ]
+    return SolverPack.of(*tables, metadata=about)
+
+
+def noise(sigma, count=3):
+    return sigma * torch.randn(count, 6, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("nfe", [4, 6, 8])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_a_full_run_is_the_table(nfe, dtype):
+    pack, model = pack_of(), model_of()
+    sigmas = host_sigmas(pack, nfe).to(dtype)
+    x = noise(float(sigmas[0]))
+    assert table_for(pack, sigmas.double()) is pack[nfe]
+    expected = sample(model.denoise, x, pack[nfe])
+    assert torch.equal(run_in_host(model.denoise, x, pack, sigmas), expected)
+
+
+@pytest.mark.parametrize("space", ["ve", "flow"])
+@pytest.mark.parametrize("ending", [0.0, 0.02])
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 7, 10, 25])
+def test_lengths_that_the_pack_lacks_are_interpolated(steps, space, ending):
+    pack = pack_of(space=space, ending=ending)
+    sigmas = host_sigmas(pack, steps)
+    assert len(sigmas) == steps + 1 and (sigmas.diff() < 0).all()
+    assert sigmas[0] == pack[4].sigmas[0] and sigmas[-1] == ending
+
+
+def test_a_full_run_of_another_length_is_refused_in_one_sentence():
+    pack = pack_of()
+    with pytest.raises(HostError, match="no table for 5 steps.*one of 4, 6, 8"):
+        table_for(pack, host_sigmas(pack, 5))
+
+
+def test_another_scheduler_at_full_strength_runs_the_table_of_as_many_steps():
+    pack = pack_of()
+    assert table_for(pack, schedule("uniform", 6, model_of())) is pack[6]
+
+
+def test_another_scheduler_that_stops_half_way_is_refused():
+    pack = pack_of()
+    with pytest.raises(HostError, match="scheduler 's4s'"):
+        table_for(pack, schedule("uniform", 12, model_of())[:7])
+
+
+@pytest.mark.parametrize("solver", SOLVER_NAMES)
+def test_two_halves_of_a_table_run_just_its_nodes(solver):
+    """A refiner, or KSampler (Advanced), splits a list of sigmas between two runs."""
+    pack = pack_of(solver=solver)
+    sigmas = pack[8].sigmas
+    middle = len(sigmas) // 2
+    first, second = (table_for(pack, part) for part in (sigmas[: middle + 1], sigmas[middle:]))
+    assert first.sigmas.tolist() == sigmas[: middle + 1].tolist()
+    assert second.sigmas.tolist() == sigmas[middle:].tolist()
+    assert first.nfe + second.nfe == 8
+
+
+def test_the_head_of_a_predictor_corrector_is_the_run_up_to_there():
+    """The first half's end is the prediction; so it equals the trace of a full run."""
+    pack, model = pack_of(solver="unipc-bh2", order=3), model_of()
+    seen = []
+    x = noise(float(pack[6].sigmas[0]))
+    sample(model.denoise, x, pack[6], callback=lambda p: seen.append(p.x))
+    assert torch.allclose(sample(model.denoise, x, head(pack[6], 3)), seen[3])
+
+
+@pytest.mark.parametrize("solver", SOLVER_NAMES)
+@pytest.mark.parametrize("space", ["ve", "flow"])
+@pytest.mark.parametrize("share", [0.1, 0.37, 0.5, 0.93])
+def test_a_partial_run_begins_at_the_sigma_it_is_given(solver, space, share):
+    pack = pack_of(solver=solver, space=space)
+    sigmas = host_sigmas(pack, 9)
+    sigmas = sigmas[round(9 * (1 - share)) :] * 0.97
+    if len(sigmas) < 2:
+        return
+    table = table_for(pack, sigmas)
+    assert table.sigmas[0] == pytest.approx(float(sigmas[0]), rel=1e-12)
+    assert abs(table.nfe - (len(sigmas) - 1)) <= 4
+
+
+@pytest.mark.parametrize("solver", SOLVER_NAMES)
+@pytest.mark.parametrize("start", range(4))
+def test_a_partial_run_lands_near_the_exact_solution(solver, start):
+    """Entered anywhere, a fine table still solves the ODE: the moved node loses no order."""
+    problem = PROBLEMS[0] if isinstance(PROBLEMS, list | tuple) else next(iter(PROBLEMS.values()))
+    nodes = problem.nodes(64)
+    table = classical_table(solver, nodes, 2, problem.model.space)
+    at = 1 + 2 * start
+    sigma = float((nodes[at] * nodes[at + 1]).sqrt())
+    moved = tail(table, at, sigma)
+    exact = problem.truth([sigma, problem.end])
+    got = sample(problem.model.denoise, exact[0], moved)
+    crude = sample(problem.model.denoise, exact[0], tail(table, at))
+    error, without = ((r - exact[1]).abs().max() for r in (got, crude))
+    assert error < 0.02 * exact[1].abs().max()
+    assert error < without / 3
+
+
+def test_the_table_with_the_nearest_number_of_calls_is_entered():
+    pack = pack_of((4, 8, 16))
+    sigma = float(pack[8].sigmas[4]) * 1.01
+    for asked, nfe in ((2, 4), (4, 8), (8, 16)):
+        sigmas = np.append(np.geomspace(sigma, 0.01, asked), 0)
+        assert abs(table_for(pack, sigmas).nfe - nfe // 2) <= 1
+
+
+def test_a_run_from_below_the_ending_is_refused():
+    pack = pack_of(ending=0.1)
+    with pytest.raises(HostError, match="raise the denoise strength"):
+        table_for(pack, [0.05, 0.01])
+
+
+def test_one_sigma_is_nothing_to_do():
+    x = noise(1.0)
+    assert run_in_host(None, x, pack_of(), [0.5]) is x
+
+
+def test_a_node_cannot_be_moved_past_the_next():
+    with pytest.raises(TableError, match="past the next node"):
+        tail(pack_of()[6], 2, float(pack_of()[6].sigmas[3]))
+    with pytest.raises(TableError, match="cannot stop"):
+        head(pack_of()[6], 0)
+
+
+def test_spaces_must_agree():
+    check_space(pack_of(), "ve")
+    with pytest.raises(HostError, match="flow models"):
+        check_space(pack_of(), "flow")
+
+
+def test_facts_name_the_solver():
+    pack = pack_of(name="x" * 500)
+    assert facts(pack, 4) == {"name": "x" * 200, "hash": pack.digest[:12], "nfe": 4}
+
+
+def test_mismatches_name_both_sides():
+    pack = pack_of(
+        model={"name": "alpha", "hash": "weights:1"}, cfg=[3.0, 5.0], resolution=[512, 768]
+    )
+    same = dict(model_hash="weights:1", cfg=4.0, width=512, height=768)
+    assert mismatches(pack, **same) == []
+    changed = {
+        "alpha.*beta": dict(model_hash="weights:2", model_name="beta"),
+        "CFG 3 to 5.*CFG 7": dict(cfg=7.0),
+        "512x768.*768x512": dict(width=768, height=512),
+    }
+    for pattern, change in changed.items():
+        (found,) = mismatches(pack, **same | change)
+        assert re.search(pattern, found)
+    assert mismatches(pack, model_hash="file:2") == []
+    assert mismatches(pack_of(), **same) == []

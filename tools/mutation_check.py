@@ -1,0 +1,232 @@
+"""Break the core in many places, one at a time, and see whether the fast tests notice.
+
+    python tools/mutation_check.py --count 50 --seed 1 --out docs/benchmarks/mutation
+
+Places are drawn at random, evenly over the modules: a sign turned, an index or a count moved by
+one, a factor turned into a divisor, a comparison shifted. Each mutant lives in a copy of the
+checkout and faces first the tests of its module, then all fast tests of the core. Mutants that
+change nothing that can be observed are named in EQUIVALENT, with the reason. Resumes from the JSON
+file that it writes; takes about half a minute a mutant.
+"""
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SKIPPED = ("demo", "__init__", "names", "errors", "folders", "jobs", "starting")
+"""Modules without mathematics: their tests are of another kind."""
+
+NEAR = {
+    "atomic": ["test_solver_file"],
+    "classical": ["test_formulas", "test_convergence", "test_against_diffusers"],
+    "evaluation": ["test_gauss_newton", "test_fit"],
+    "families": ["test_sampling", "test_formulas", "test_gradients"],
+    "foreign": ["test_foreign"],
+    "forms": ["test_table"],
+    "hosting": ["test_hosting"],
+    "metadata": ["test_solver_file", "test_malformed"],
+    "mixture": ["test_convergence", "test_sampling"],
+    "objectives": ["test_gauss_newton", "test_fit", "test_gradient_methods"],
+    "program": ["test_sampling", "test_gradients"],
+    "sampling": ["test_sampling"],
+    "schedules": ["test_schedules"],
+    "solver_file": ["test_solver_file", "test_malformed"],
+    "spaces": ["test_formulas", "test_parameters"],
+    "summary": ["test_folders"],
+    "table": ["test_table"],
+    "tail": ["test_sampling", "test_hosting"],
+    "teacher": ["test_fit", "test_gauss_newton"],
+    "training": [
+        "test_jacobian",
+        "test_parameters",
+        "test_gauss_newton",
+        "test_gradient_methods",
+        "test_faults",
+        "test_fit",
+    ],
+}
+CORE_TESTS = sorted({name for names in NEAR.values() for name in names} | {"test_distributed"})
+
+SWAPS = {
+    ast.Add: "-",
+    ast.Sub: "+",
+    ast.Mult: "/",
+    ast.Div: "*",
+    ast.Lt: "<=",
+    ast.LtE: "<",
+    ast.Gt: ">=",
+    ast.GtE: ">",
+    ast.Eq: "!=",
+}
+
+# Mutants that no test could catch, as "module:line text -> mutated text": reason.
+EQUIVALENT = {}
+
+
+class Places(ast.NodeVisitor):
+    """Every place of a module where a small change of a number or an operator is possible."""
+
+    def __init__(self, source):
+        self.source, self.lines, self.found = source, source.splitlines(), []
+        self.visit(ast.parse(source))
+
+    def _offset(self, line, column):
+        return sum(len(text) + 1 for text in self.lines[: line - 1]) + column
+
+    def _swap(self, left, right, operator):
+        start = self._offset(left.end_lineno, left.end_col_offset)
+        end = self._offset(right.lineno, right.col_offset)
+        new, gap = SWAPS[type(operator)], self.source[start:end]
+        old = gap.strip(" ()\n")
+        if old and "\n" not in gap:
+            at = start + gap.index(old)
+            self.found.append((at, at + len(old), new))
+
+    def visit_BinOp(self, node):
+        text = isinstance(node.left, ast.JoinedStr | ast.Constant) and isinstance(
+            getattr(node.left, "value", ""), str
+        )
+        if type(node.op) in SWAPS and not text:
+            self._swap(node.left, node.right, node.op)
+        self.generic_visit(node)
+
+    def visit_Compare(self, node):
+        if len(node.ops) == 1 and type(node.ops[0]) in SWAPS:
+            self._swap(node.left, node.comparators[0], node.ops[0])
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node):
+        if isinstance(node.op, ast.USub):
+            at = self._offset(node.lineno, node.col_offset)
+            self.found.append((at, at + 1, ""))
+        self.generic_visit(node)
+
+    def visit_Constant(self, node):
+        if type(node.value) is int and abs(node.value) < 10:
+            start = self._offset(node.lineno, node.col_offset)
+            end = self._offset(node.end_lineno, node.end_col_offset)
+            self.found.append((start, end, str(node.value + 1)))
+
+    def visit_JoinedStr(self, node):
+        """Texts are not mutated."""
+
+
+def modules():
+    """Module name -> path, of the modules of the core that compute something."""
+    found = {}
+    for path in sorted((ROOT / "s4s_core").rglob("*.py")):
+        parts = path.relative_to(ROOT / "s4s_core").with_suffix("").parts
+        if parts[0] not in SKIPPED and parts[-1] not in SKIPPED:
+            found[".".join(parts)] = path
+    return found
+
+
+def draw(count, seed):
+    """`count` mutants (module, start, end, new, label), spread evenly over the modules."""
+    chooser, pools = random.Random(seed), {}
+    for name, path in modules().items():
+        source = path.read_text(encoding="utf-8")
+        places = Places(source).found
+        if places:
+            chooser.shuffle(places)
+            pools[name] = [(name, *place, label(name, source, place)) for place in places]
+    chosen, names = [], list(pools)
+    while len(chosen) < count and any(pools.values()):
+        chooser.shuffle(names)
+        for name in names:
+            if pools[name] and len(chosen) < count:
+                mutant = pools[name].pop()
+                if mutant[-1] not in EQUIVALENT:
+                    chosen.append(mutant)
+    return chosen
+
+
+def label(name, source, place):
+    """The mutant as people read it: the line before and after."""
+    start, end, new = place
+    head, tail = source.rfind("\n", 0, start) + 1, source.find("\n", end)
+    old = source[head:tail].strip()
+    return f"{name}: {old} -> {(source[head:start] + new + source[end:tail]).strip()}"
+
+
+def run(folder, tests, limit):
+    """True if the tests fail, or take so long that they would be noticed."""
+    files = [f"tests/{name}.py" for name in tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *files]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode != 0
+
+
+def judge(mutant, folder, limit):
+    """{"label", "caught", "by", "seconds"} of one mutant."""
+    name, start, end, new, text = mutant
+    path = folder / "s4s_core" / (name.replace(".", "/") + ".py")
+    source, began = path.read_text(encoding="utf-8"), time.monotonic()
+    path.write_text(source[:start] + new + source[end:], encoding="utf-8")
+    near = NEAR.get(name.split(".")[0], [])
+    try:
+        caught = near and run(folder, near, limit)
+        by = "its own tests" if caught else None
+        if not caught and run(folder, [t for t in CORE_TESTS if t not in near], limit):
+            by = "other tests of the core"
+    finally:
+        path.write_text(source, encoding="utf-8")
+    seconds = round(time.monotonic() - began)
+    return {"mutant": text, "caught": by is not None, "by": by, "seconds": seconds}
+
+
+def report(results, out):
+    """Write out.json and out.md."""
+    out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    caught = sum(entry["caught"] for entry in results)
+    lines = [
+        "# Mutation check of the tests",
+        "",
+        f"{caught} of {len(results)} mutants of the core are caught by the fast tests "
+        "(`python tools/mutation_check.py`).",
+        "",
+        "| mutant | caught by |",
+        "|---|---|",
+    ]
+    for entry in results:
+        text = entry["mutant"].replace("|", "\\|")
+        lines.append(f"| `{text}` | {entry['by'] or '**nothing**'} |")
+    out.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=50, help="how many mutants (default: 50)")
+    parser.add_argument("--seed", type=int, default=1, help="which ones (default: 1)")
+    parser.add_argument("--limit", type=int, default=600, help="seconds of a run of tests")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks" / "mutation")
+    args = parser.parse_args()
+    known = args.out.with_suffix(".json")
+    done = {e["mutant"]: e for e in json.loads(known.read_text())} if known.exists() else {}
+    results = []
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "checkout"
+        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))
+        for number, mutant in enumerate(draw(args.count, args.seed), 1):
+            entry = done.get(mutant[-1]) or judge(mutant, folder, args.limit)
+            results.append(entry)
+            print(f"{number}/{args.count}  {entry['by'] or 'SURVIVED'}  {mutant[-1]}", flush=True)
+            report(results, args.out)
+    return 0 if all(entry["caught"] for entry in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
