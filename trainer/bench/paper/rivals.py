@@ -6,8 +6,8 @@ gs          Generalized Solver: coefficients of theory at the current times plus
             and a history of x. In a multistep table an older x is a combination of the newest one
             and of evaluations, so the history of x is a history of f of maximal order here (up to
             the factor of the newest x, which the form fixes).
-trajectory  matching of the teacher's trajectory: each step's weights are those that best take the
-            teacher's own states to its next one. The optimum is linear least squares.
+trajectory  matching of the teacher's trajectory: each step in turn gets the weights that land
+            nearest the teacher's state at that node, a linear least-squares problem.
 dpm-v3      DPM-Solver-v3 with measured statistics (trainer.bench.dpm_v3).
 """
 
@@ -39,47 +39,63 @@ def of_maximal_order(table):
 
 
 def trajectory(model, table, budget, seed):
-    """`table` with the weights that match the teacher's trajectory step by step."""
+    """`table` with the weights that, step by step, land nearest the teacher's own states."""
     parts = -(-TEACHER_NFE // table.steps)
-    fine = _refined(torch.tensor(table.sigmas), parts)
-    count = max(2, budget // (len(fine) - 1))
-    states, entries = _teacher_states(model, table, fine, parts, count, seed)
-    b = np.zeros_like(table.coefficients["b"])
-    space, form, nodes = table.space, table.form, torch.tensor(table.sigmas)
-    scale, factor = step_factors(space, form, nodes[:-1], nodes[1:])
-    for step, mask in enumerate(table.masks["b"]):
-        reach = int(mask.sum())
-        change = (states[step + 1] - scale[step] * states[step]) / factor[step]
-        system = torch.stack([entries[step - j] for j in range(reach)], dim=1)
-        b[step, :reach] = torch.linalg.lstsq(system, change.unsqueeze(1)).solution[:, 0].numpy()
-    return table.replace(b=b), count * (len(fine) - 1)
-
-
-def _refined(nodes, parts):
-    """Nodes with parts - 1 more between each two, even in sigma^(1/7)."""
-    roots = nodes ** (1 / 7)
-    share = torch.arange(parts, dtype=torch.float64) / parts
-    inner = roots[:-1, None] + (roots[1:] - roots[:-1])[:, None] * share
-    return torch.cat([inner.flatten() ** 7, nodes[-1:]])
-
-
-def _teacher_states(model, table, fine, parts, count, seed):
-    """The teacher's states at the table's nodes, and f of the table's form at its calls, flat."""
-    x, cond = draw_noise(model, count, seed)
+    fine = _refined(torch.tensor(table.sigmas), parts, float(model.sigma_min))
+    cost = len(fine) - 1 + table.steps * (table.steps + 1) // 2
+    x, cond = draw_noise(model, max(2, budget // cost), seed)
     teacher = classical_table("unipc-bh2", fine, 3, model.space)
+    targets, _ = _states(model, teacher, x, cond)
+    for step in range(table.steps):
+        table = _matched(model, table, step, x, cond, targets[parts * (step + 1)])
+    return table, cost * len(x)
+
+
+def _matched(model, table, step, x, cond, target):
+    """`table` with the row of `step` that takes the solver's own state nearest to the target."""
+    head = SolverTable(
+        "lms",
+        table.order,
+        table.form,
+        table.space,
+        table.sigmas[: step + 2],
+        table.call_sigmas[: step + 1],
+        {"b": table.coefficients["b"][: step + 1]},
+    )
+    states, entries = _states(model, head, x, cond)
+    nodes = torch.tensor(table.sigmas)
+    scale, factor = step_factors(table.space, table.form, nodes[step], nodes[step + 1])
+    reach = int(table.masks["b"][step].sum())
+    system = torch.stack([entries[step - j] for j in range(reach)], dim=1)
+    change = (target - scale * states[step]) / factor
+    b = table.coefficients["b"].copy()
+    b[step, :reach] = torch.linalg.lstsq(system, change.unsqueeze(1)).solution[:, 0].numpy()
+    return table.replace(b=b)
+
+
+def _states(model, table, x, cond):
+    """(states at all nodes, f at all calls in the table's form) of a run, flat in float64."""
     states, entries = [], []
     scales = history_data_scale(table.space, table.form, torch.tensor(table.call_sigmas))
 
     def record(progress):
-        if progress.call % parts == 0:
-            point, x0 = progress.x.flatten().double(), progress.denoised.flatten().double()
-            sigma, call = float(progress.sigma[0]), len(states)
-            states.append(point)
-            entries.append(x0 if scales is None else (point - float(scales[call]) * x0) / sigma)
+        point, x0 = progress.x.flatten().double(), progress.denoised.flatten().double()
+        sigma, call = float(progress.sigma[0]), len(states)
+        states.append(point)
+        entries.append(x0 if scales is None else (point - float(scales[call]) * x0) / sigma)
 
     with torch.inference_mode():
-        result = sample(model.denoise, x, teacher, cond, record)
+        result = sample(model.denoise, x, table, cond, record)
     return [*states, result.flatten().double()], entries
+
+
+def _refined(nodes, parts, low):
+    """Nodes with parts - 1 more between each two, even in sigma^(1/7); a final 0 is as `low`."""
+    ends = torch.cat([nodes[:-1], nodes[-1:].clamp(min=low)])
+    roots = ends ** (1 / 7)
+    share = torch.arange(parts, dtype=torch.float64) / parts
+    inner = roots[:-1, None] + (roots[1:] - roots[:-1])[:, None] * share
+    return torch.cat([inner.flatten() ** 7, nodes[-1:]])
 
 
 class GeneralizedSolver:
@@ -132,7 +148,9 @@ def generalized(model, solver, order, nodes, budget, seed, rate, samples=48, cac
     while spent < budget + TEACHER_NFE * len(pairs):
         for index in torch.randperm(len(train), generator=generator).split(BATCH):
             _descend(model, student, optimiser, leaves, train[index])
-            average = [EMA * a + (1 - EMA) * b.detach() for a, b in zip(average, leaves)]
+            average = [
+                EMA * a + (1 - EMA) * b.detach() for a, b in zip(average, leaves, strict=True)
+            ]
             spent += GRADIENT_COST * nfe * len(index)
         table = student.table(*average)
         best = min(best, (rmse(model.denoise, table, validation), table), key=lambda pair: pair[0])
