@@ -15,7 +15,7 @@ from s4s_core.teacher import default_teacher, draw_pairs
 from s4s_core.training.starts import named_start
 
 from . import rivals
-from .cells import RIVALS, UNLEARNED, Cell, Shelf, table_data, table_from
+from .cells import RIVALS, UNLEARNED, Shelf, table_data, table_from
 from .distribution import Distribution
 
 FRESH_SEED = 800_000_001
@@ -108,7 +108,7 @@ class Lab:
         """The table that a cell names, with gits' costs measured once for a model."""
         model = self.model(cell.model, cell.cfg)
         if cell.schedule == "ld3":
-            return self.table(replace(cell, method=UNLEARNED, seed=0, options=()))
+            return self.table(replace(cell, method=UNLEARNED, options=()))
         if cell.schedule == "gits":
             nodes = schedule("gits", cell.nfe, model, costs=self.costs(cell.model, cell.cfg))
             return classical_table(cell.solver, nodes, cell.order, model.space)
@@ -214,6 +214,3 @@ def run_solver(denoise, part, solver):
     if isinstance(solver, SolverTable):
         return sample(denoise, part.x, solver, part.cond)
     return solver.run(denoise, part.x, part.cond)
-
-
-__all__ = ["FRESH_SEED", "Cell", "Lab", "load_model"]

@@ -16,6 +16,8 @@ SCHEDULES = ("uniform", "quadratic", "edm", "logsnr", "dmn", "gits", "ld3")
 METHODS = ("s4s", "s4s-alt", "gauss-newton")
 SEEDS = 3
 BUDGET = 8_000
+NORMAL = 20_000
+"""The effort that `train` has by default."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,12 @@ def _single_step(base, nfe, budget):
         yield method, learned(cell, method, budget)
 
 
+def efforts(base, budget):
+    """{method: cells} of longer and longer training, at one CFG and NFE."""
+    budgets = (budget, NORMAL, 3 * NORMAL)
+    return {m: [learned(base, m, calls) for calls in budgets] for m in METHODS}
+
+
 def guidance(base, budget):
     """CFG 1 to 7 at 5 NFE."""
     return [
@@ -161,12 +169,19 @@ def full_plan(budget=BUDGET, frechet=2048, seed=0):
             best(base, base.nfe + 1, cfg),
         ]
         sections[f"rivals {cfg:g}"] = rivals(base, budget, seeds[:1], base.nfe, cfg)
+    sections["normal effort"] = [learned(base, "gauss-newton", NORMAL, cfg=cfg) for cfg in CFGS]
     for cfg in CFGS:
         sections[f"seeds {cfg:g}"] = headline(base, budget, seeds, base.nfe, cfg)
         sections[f"rival seeds {cfg:g}"] = rivals(base, budget, seeds, base.nfe, cfg)
     if frechet:
         sections["distribution"] = distribution(base, budget, frechet)
     sections["ablations"] = [c for rows in ablations(base, budget).values() for _, c in rows]
+    sections["efforts"] = [
+        c
+        for cfg in CFGS
+        for cells in efforts(replace(base, cfg=cfg), budget).values()
+        for c in cells
+    ]
     sections["guidance"] = guidance(base, budget)
     sections["big table"] = big_table(base, budget, CFGS[0])
     return Plan(sections, seeds, budget, frechet, base)
