@@ -218,7 +218,7 @@ def test_gs_starts_as_theory_and_moves_it_with_the_times(model):
     assert np.allclose(table.sigmas, start.sigmas)
     assert np.allclose(table.coefficients["b"], start.coefficients["b"])
     moved = student.table(student.logits.detach() + torch.tensor([0.3, 0, 0, 0]), student.offsets)
-    theory = rivals.of_maximal_order(classical_table("dpmpp", moved.sigmas, 3))
+    theory = rivals.of_maximal_order(classical_table("dpmpp", moved.sigmas.copy(), 3))
     assert moved.sigmas[1] < table.sigmas[1]
     assert np.allclose(moved.coefficients["b"], theory.coefficients["b"])
     assert moved.sigmas[0] == 80.0 and moved.sigmas[-1] == 0.0
@@ -284,6 +284,13 @@ def test_an_ordering_that_fails_is_an_error(finished, capsys, monkeypatch):
     monkeypatch.setattr(report, "orderings", flipped)
     assert quick(finished / "work") == 1
     assert "An ordering does not hold: S4S is better" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--workers", "--budget"])
+def test_wrong_numbers_get_one_sentence(capsys, tmp_path, option):
+    assert main(["bench", "paper", "--work", str(tmp_path / "new"), option, "0"]) == 1
+    assert capsys.readouterr().err == f"error: {option} takes a whole number from 1 on.\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_no_time_reports_what_is_there(tmp_path, capsys):

@@ -22,6 +22,9 @@ _lab = None
 
 def measure(args):
     """What `bench paper` does: (Report, with the plots written where --out says)."""
+    for option in ("workers", "budget"):
+        if getattr(args, option) < 1:
+            raise S4SError(f"--{option} takes a whole number from 1 on.")
     if args.quick:
         plan = quick_plan(seed=args.seed)
     else:
