@@ -12,6 +12,7 @@ from s4s_core.errors import S4SError, TrainingCancelled
 from s4s_core.evaluation import SCHEDULES, candidates, rank
 from s4s_core.schedules.gits import gits_costs
 from s4s_core.teacher import default_teacher, draw_pairs
+from s4s_core.training.settings import Settings
 from s4s_core.training.starts import named_start
 
 from . import rivals
@@ -140,7 +141,8 @@ class Lab:
 
     def _gradient_options(self, cell):
         """As many epochs a phase as the budget pays for; a forward and a backward count three."""
-        sizes = {"samples": 48, "validation": 32} | dict(cell.options)
+        sizes = {"samples": Settings.samples, "validation": Settings.validation}
+        sizes |= dict(cell.options)
         epoch = cell.nfe * (rivals.GRADIENT_COST * sizes["samples"] + sizes["validation"])
         epochs = max(1, cell.budget // (epoch * PHASES.get(cell.method, 1)))
         return {"epochs": epochs, "rate": RATE, "rematerialise": False}
