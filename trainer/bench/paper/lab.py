@@ -117,22 +117,22 @@ class Lab:
 
     def _learned(self, cell):
         """(table, NFE-equivalents spent, teacher and search included) of a method of `fit`."""
-        options = dict(cell.options)
-        if cell.method != "gauss-newton":
-            options = self._gradient_options(cell) | options
         if cell.solver == "auto" or cell.method == "ld3":
-            options["init"] = cell.start
-        else:
-            options["start"] = self._start(cell)
-        state = self.shelf.state(cell)
+            return self._fit(cell, cell.method, init=cell.start)
+        return self._fit(cell, cell.method, start=self._start(cell))
+
+    def _fit(self, cell, method, **options):
+        options = dict(cell.options) | options
+        if method != "gauss-newton":
+            options = self._gradient_options(cell) | options
         result = fit(
             self.model(cell.model, cell.cfg),
             cell.nfe,
-            cell.method,
+            method,
             cell.seed,
             cell.budget,
             cache=self.cache,
-            state=state,
+            state=self.shelf.state(cell),
             cancelled=self.stop,
             batch=BATCH,
             **options,
@@ -160,23 +160,7 @@ class Lab:
             nodes = schedule(cell.schedule, cell.nfe, model)
             args = model, cell.solver, cell.order, nodes, cell.budget, cell.seed
             return rivals.generalized(*args, rate=RATE, cache=self.cache)
-        joint = replace(cell, method="joint", options=(("relax", 0.0),))
-        wide = rivals.of_maximal_order(self._start(cell))
-        options = self._gradient_options(joint) | dict(joint.options)
-        result = fit(
-            model,
-            cell.nfe,
-            "joint",
-            cell.seed,
-            cell.budget,
-            start=wide,
-            cache=self.cache,
-            state=self.shelf.state(cell),
-            cancelled=self.stop,
-            batch=BATCH,
-            **options,
-        )
-        return result.pack[cell.nfe], result.calls
+        return self._fit(cell, "joint", start=rivals.of_maximal_order(self._start(cell)), relax=0.0)
 
     # How well it does
 
