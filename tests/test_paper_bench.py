@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from s4s_core import SolverTable, classical_table, sample, schedule
 from s4s_core.classical.lagrange import Grid, stack_rows
@@ -17,6 +18,7 @@ from trainer.bench import dpm_v3, frechet
 from trainer.bench.paper import lab as laboratory
 from trainer.bench.paper import plans, report, rivals, runner
 from trainer.bench.paper.cells import Cell, Shelf, table_data, table_from
+from trainer.bench.paper.distribution import Distribution
 from trainer.cli import main
 
 SMALL = Cell(model="mixture", fresh=16)
@@ -256,6 +258,33 @@ def test_real_features_tell_pictures_apart():
     )
     halves = frechet.distance(*(frechet.moments(half, network) for half in noise.split(12)))
     assert told == [24] and apart > 2 * halves > 0
+
+
+@pytest.fixture
+def cheap_features(monkeypatch):
+    """Eight averages of a picture instead of a network."""
+    features = lambda x: torch.nn.functional.adaptive_avg_pool2d(x, (2, 2))[:, :2].flatten(1)  # noqa: E731
+    monkeypatch.setattr(frechet, "load_network", lambda: features)
+
+
+def test_frechet_cells_render_once_and_know_the_floor(tmp_path, cheap_features, monkeypatch):
+    save_file(
+        {"pictures": torch.zeros(9, 3, 32, 32, dtype=torch.uint8)}, tmp_path / "p.safetensors"
+    )
+    lab = laboratory.Lab(tmp_path / "work", tmp_path / "p.safetensors")
+    euler = Cell(solver="euler", order=1, nfe=2, frechet=12, fresh=2)
+    found = lab.result(euler)
+    floor = lab.result(replace(euler, method="teacher"))
+    assert found["to_teacher"] != floor["to_teacher"] > 0 and found["to_images"] > 0
+    lab.shelf.path(euler).unlink()
+    monkeypatch.setattr(Distribution, "_render", None)  # the pictures' moments are kept
+    assert lab.result(euler)["to_teacher"] == found["to_teacher"]
+
+
+def test_wrong_training_pictures_get_one_sentence(tmp_path, cheap_features):
+    lab = laboratory.Lab(tmp_path, tmp_path / "none.safetensors")
+    with pytest.raises(S4SError, match="leave --images out"):
+        Distribution(lab)._training_pictures()
 
 
 # Running
