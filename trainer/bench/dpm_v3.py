@@ -101,7 +101,10 @@ def _regress(slopes, f):
 
 
 class Solver:
-    """The predictor-corrector of `order` at `nodes` (a positive ending), for given statistics."""
+    """The predictor-corrector of `order` at `nodes` (a positive ending), for given statistics.
+
+    The order falls to 1 at the end, as the authors have it for few steps.
+    """
 
     def __init__(self, statistics, nodes, order=3):
         self.stats, self.order = statistics, order
@@ -156,7 +159,7 @@ class Solver:
         shift = np.zeros(self.stats.b.shape[1])
         self.shifts = [shift]
         for step in range(steps):
-            reach = min(self.order, step + 1)
+            reach = min(self.order, step + 1, steps - step)
             b[step, :reach], offset = self._row(step, step - np.arange(reach))
             self.shifts.append(shift + offset)
             if step < steps - 1:
