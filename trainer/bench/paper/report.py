@@ -342,6 +342,11 @@ def check_orderings(plan, results):
             raise S4SError(f"An ordering does not hold: {claim} (ratio {ratio}, at most {most}).")
 
 
+def _has_numbers(table):
+    """Was anything of a table measured? Its first two columns may be labels, the rest is not."""
+    return any(NOT_RUN not in str(cell) for row in table.rows for cell in row[2:] if cell)
+
+
 def build(plan, results, reasons, args):
     """The report of a plan, with its plots where --out is given."""
     findings = Findings(results)
@@ -353,11 +358,15 @@ def build(plan, results, reasons, args):
         tables = [status, Table("Orderings", head, ordering_rows(plan, results))]
         tables += headline_tables(plan, findings, (1.0,))
         return PaperReport("paper-quick", "Quick orderings", "bench paper --quick", tables)
-    tables = [claims_table(plan, findings), *headline_tables(plan, findings)]
+    tables = [*headline_tables(plan, findings), *big_tables(plan, findings)]
+    tables += [*ablation_tables(plan, findings, reasons), effort_table(plan, findings)]
+    tables.append(guidance_table(plan, findings))
     if plan.frechet:
-        tables.append(distribution_table(plan, findings, reasons))
-    tables += [*big_tables(plan, findings), *ablation_tables(plan, findings, reasons)]
-    tables += [effort_table(plan, findings), guidance_table(plan, findings), status]
+        tables.insert(len(CFGS), distribution_table(plan, findings, reasons))
+    empty = [table for table in tables if not _has_numbers(table)]
+    if empty:
+        status.note += "\n\nNothing was run yet of: " + "; ".join(t.title for t in empty) + "."
+    tables = [claims_table(plan, findings), *(t for t in tables if t not in empty), status]
     if args.out and _plots(plan, findings, Path(args.out)):
         tables[0].note = "![Headline at 5 NFE](paper-headline.png)\n\n![By NFE](paper-nfe.png)"
     command = "python s4s.py bench paper --out docs/benchmarks"
