@@ -1,6 +1,6 @@
 """Every node by key and by the name that people see, and what happens once when ComfyUI starts."""
 
-from . import library, register, routes
+from . import library, notices, register
 from .applying import ApplySolver, KSamplerS4S, SamplerS4S
 from .compare import Compare
 from .demo import DemoModel
@@ -36,4 +36,7 @@ NODE_DISPLAY_NAME_MAPPINGS = {
 
 library.register_folder()
 register.stock_names()
-routes.register()
+if notices.server() is not None:
+    from . import routes  # needs aiohttp, which comes with the server
+
+    routes.register()

@@ -1,6 +1,7 @@
 """Compare: teacher, stock samplers and a solver on the same noise, as one picture and one table."""
 
 import difflib
+import math
 import time
 from typing import NamedTuple
 
@@ -136,7 +137,6 @@ class Contest:
         began = time.perf_counter()
         result, nfe = run()
         seconds = (time.perf_counter() - began) / len(result)
-        self.bar.update(1)
         target = result if self.teacher is None else self.teacher.result
         gaps = (result - target).flatten(1).double().square().mean(1).sqrt().tolist()
         return Entry(title, result, nfe, seconds, gaps)
@@ -145,6 +145,7 @@ class Contest:
         """The teacher, by which all others are measured; one call first warms up the model."""
         self.wired.denoise(self.x, self.x.new_full((len(self.x),), self.wired.sigma_max))
         self.teacher = self._enter("teacher", lambda: self._teacher_run(teacher))
+        self.bar.update(1)
 
     def _teacher_run(self, teacher):
         if callable(teacher):
@@ -152,21 +153,24 @@ class Contest:
         return sample(self.wired.denoise, self.x, teacher), teacher.nfe
 
     def stock(self, name, scheduler, nfe):
-        """A stock sampler at no more than `nfe` calls: two calls a step, half the steps."""
+        """A stock sampler at no more than `nfe` calls: with two calls a step, half the steps."""
 
         def run(steps):
             choice = teacher_of(self.wired, name, scheduler, steps)
             return choice(self.x, None), choice.nfe
 
         entry = self._enter(name, lambda: run(nfe))
-        if entry.nfe > nfe:
-            self.bar.update(-1)
-            entry = self._enter(name, lambda: run(max(1, nfe * nfe // entry.nfe)))
+        for rounded in (math.ceil, math.floor):
+            if entry.nfe > nfe:
+                steps = max(1, rounded(nfe * nfe / entry.nfe))
+                entry = self._enter(name, lambda steps=steps: run(steps))
+        self.bar.update(1)
         self.entries.append(entry)
 
     def table(self, title, table):
         """A table of a solver."""
         entry = self._enter(title, lambda: (sample(self.wired.denoise, self.x, table), table.nfe))
+        self.bar.update(1)
         self.entries.append(entry)
 
     def ranked(self):

@@ -23,7 +23,7 @@ TYPES = {
     "flow": comfy.model_base.ModelType.FLOW,
 }
 SETTINGS = {
-    "EDM": {"sigma_min": SIGMA_RANGE[0], "sigma_max": SIGMA_RANGE[1], "sigma_data": 0.5},
+    "EDM": {"sigma_min": SIGMA_RANGE[0], "sigma_max": SIGMA_RANGE[1]},
     "EPS": {"beta_schedule": "linear", "linear_start": 0.00085, "linear_end": 0.012},
     "flow": {"shift": 1.0},
 }
@@ -37,9 +37,9 @@ class Config(comfy.supported_models_base.BASE):
     memory_usage_factor = 0.1
     supported_inference_dtypes = [torch.float32]
 
-    def __init__(self, kind):
+    def __init__(self, kind, network):
         super().__init__({"disable_unet_model_creation": True})
-        self.sampling_settings = SETTINGS[kind]
+        self.sampling_settings = SETTINGS[kind] | {"sigma_data": network.sigma_data}
 
 
 class Denoiser(torch.nn.Module):
@@ -50,10 +50,10 @@ class Denoiser(torch.nn.Module):
 
     dtype = torch.float32
 
-    def __init__(self, kind, sampling):
+    def __init__(self, kind, network, sampling):
         super().__init__()
-        self.kind, self.sampling = kind, (sampling,)  # a tuple, so that it is no submodule
-        self.network, self.classes = load_network()
+        self.kind, self.network = kind, network
+        self.sampling = (sampling,)  # a tuple, so that it is no submodule
 
     def forward(self, x, timesteps, context=None, label=None, **_):
         label = label.reshape(-1).long().expand(len(x))
@@ -71,12 +71,12 @@ class HostModel(comfy.model_base.BaseModel):
     """The host's model around the denoiser; a conditioning names its class by number."""
 
     def __init__(self, kind):
-        super().__init__(Config(kind), TYPES[kind])
-        self.diffusion_model = Denoiser(kind, self.model_sampling).eval()
+        network, _ = load_network()
+        super().__init__(Config(kind, network), TYPES[kind])
+        self.diffusion_model = Denoiser(kind, network, self.model_sampling).eval()
 
     def extra_conds(self, **kwargs):
-        null = len(self.diffusion_model.classes)
-        label = torch.tensor([kwargs.get("s4s_label", null)])
+        label = torch.tensor([kwargs.get("s4s_label", len(class_names()))])
         return {"label": comfy.conds.CONDRegular(label)}
 
 
@@ -126,7 +126,7 @@ class DemoModel:
         load = comfy.model_management.get_torch_device()
         offload = comfy.model_management.unet_offload_device()
         model = comfy.model_patcher.ModelPatcher(host.to(offload), load, offload)
-        words = Categories(host.diffusion_model.classes)
+        words = Categories(class_names())
         device = comfy.model_management.intermediate_device()
         latent = {"samples": torch.zeros(batch_size, *CoreModel.shape, device=device)}
         vae = comfy.sd.VAE(sd={"pixel_space_vae": torch.tensor(1.0)})

@@ -1,5 +1,7 @@
 """The core's model contract over a MODEL exactly as it is wired, and the host's samplers on it."""
 
+import uuid
+
 import comfy.model_management
 import comfy.samplers
 import torch
@@ -12,6 +14,7 @@ from .run import prepared
 AUTO = "auto"
 _SCHEDULERS = {"ve": "karras", "flow": "simple"}
 _LARGEST_BATCH, _SHARE = 32, 0.3
+_SPECIAL = {"area", "mask", "control", "hooks", "gligen", "timestep_start", "timestep_end"}
 
 
 class Session(comfy.samplers.Sampler):
@@ -66,6 +69,7 @@ class WiredModel:
     def __init__(self, guider, extra_args, names, shape):
         self.guider, self.extra_args, self.shape = guider, extra_args, tuple(shape)
         self.prompts = [guider.conds[name] for name in names]
+        self.stack = stacked(self.prompts)
         self.base = guider.inner_model
         sampling = self.base.model_sampling
         self.space, self.device = space_of(sampling), guider.model_patcher.load_device
@@ -73,11 +77,11 @@ class WiredModel:
 
     def denoise(self, x, sigma, cond=None):
         """Guided x0 of x [batch, ...] at sigma [batch]; a run that was cancelled ends here."""
-        if cond is None:
-            return self._guided(0, x, sigma)
+        options = {key: self.extra_args.get(key) for key in ("model_options", "seed")}
         out = torch.empty_like(x)
-        for number, rows in self.rows_by_prompt(cond, x.device):
-            out[rows] = self._guided(number, x[rows], sigma[rows]).to(x.dtype)
+        for rows in self.prompted(cond, x):
+            comfy.model_management.throw_exception_if_processing_interrupted()
+            out[rows] = self.guider(x[rows], sigma[rows].to(x.device), **options).to(x.dtype)
         return out
 
     def conditions(self, batch, generator):
@@ -86,10 +90,21 @@ class WiredModel:
             return None
         return torch.randint(len(self.prompts), (batch,), generator=generator)
 
-    def rows_by_prompt(self, cond, device):
-        """(prompt, row numbers) of a batch."""
-        for number in cond.unique().tolist():
-            yield number, (cond == number).nonzero().squeeze(1).to(device)
+    def prompted(self, cond, x):
+        """Rows of a batch that run together, while the guider holds their prompts."""
+        if cond is None:
+            self.guider.conds["positive"] = self.prompts[0]
+            yield slice(None)
+        elif self.stack is not None:
+            kinds, stack = self.stack
+            rows = {key: kinds[key](value[cond.to(value.device)]) for key, value in stack.items()}
+            entry = self.prompts[0][0] | {"model_conds": rows, "uuid": uuid.uuid4()}
+            self.guider.conds["positive"] = [entry]
+            yield slice(None)
+        else:
+            for number in cond.unique().tolist():
+                self.guider.conds["positive"] = self.prompts[number]
+                yield (cond == number).nonzero().squeeze(1).to(x.device)
 
     def batch(self):
         """How many latents one call takes at most: by the device's memory, not by what is free
@@ -99,15 +114,25 @@ class WiredModel:
         fits = max(1.0, _SHARE * total / max(each, 1))
         return min(_LARGEST_BATCH, 1 << (int(fits).bit_length() - 1))
 
-    def choose(self, number):
-        """Make a prompt the one that the host's samplers see."""
-        self.guider.conds["positive"] = self.prompts[number]
 
-    def _guided(self, number, x, sigma):
-        comfy.model_management.throw_exception_if_processing_interrupted()
-        self.choose(number)
-        options = {key: self.extra_args.get(key) for key in ("model_options", "seed")}
-        return self.guider(x, sigma.to(x.device), **options)
+def stacked(prompts):
+    """({key: class}, {key: tensor [prompts, ...]}) of plain prompts, which then share calls.
+
+    None where one of them has an area, a mask, a ControlNet or another shape: these run apart.
+    """
+    first = prompts[0][0]["model_conds"]
+    kinds = {key: type(value) for key, value in first.items()}
+    for prompt in prompts:
+        found = prompt[0]["model_conds"]
+        if len(prompt) != 1 or set(prompt[0]) & _SPECIAL or set(found) != set(kinds):
+            return None
+        for key, value in found.items():
+            held = getattr(value, "cond", None)
+            like = isinstance(held, torch.Tensor) and held.shape == first[key].cond.shape
+            if not like or len(held) != 1 or type(value) is not kinds[key]:
+                return None
+    rows = [prompt[0]["model_conds"] for prompt in prompts]
+    return kinds, {key: torch.cat([row[key].cond for row in rows]) for key in kinds}
 
 
 class HostTeacher:
@@ -119,14 +144,12 @@ class HostTeacher:
         self.key = f"{name} {[round(float(s), 6) for s in sigmas]}"
 
     def __call__(self, x, cond):
-        if cond is None:
-            return self._run(0, x)
         out = torch.empty_like(x)
-        for number, rows in self.model.rows_by_prompt(cond, x.device):
-            out[rows] = self._run(number, x[rows]).to(x.dtype)
+        for rows in self.model.prompted(cond, x):
+            out[rows] = self._run(x[rows]).to(x.dtype)
         return out
 
-    def _run(self, number, x):
+    def _run(self, x):
         model, calls = self.model, 0
 
         class Counting(comfy.samplers.KSamplerX0Inpaint):
@@ -136,15 +159,13 @@ class HostTeacher:
                 comfy.model_management.throw_exception_if_processing_interrupted()
                 return super().__call__(*args, **kwargs)
 
-        model.choose(number)
         point = Counting(model.guider, self.sigmas)
         point.latent_image, point.noise = torch.zeros_like(x), x / model.sigma_max
-        start = x * (float(self.sigmas[0]) / model.sigma_max)
         result = self.sampler.sampler_function(
             point,
-            start,
+            x * (float(self.sigmas[0]) / model.sigma_max),
             self.sigmas,
-            extra_args=self.model.extra_args | {"denoise_mask": None},
+            extra_args=model.extra_args | {"denoise_mask": None},
             callback=None,
             disable=True,
             **self.sampler.extra_options,

@@ -8,6 +8,7 @@ beside it for file browsers. The same pack gives the same bytes.
 
 import json
 import re
+import stat
 import struct
 from functools import lru_cache
 from pathlib import Path
@@ -205,6 +206,8 @@ def load_solver(path):
     """Read and validate a solver file; SolverFileError names the file and the fault."""
     path = Path(path)
     try:
+        if stat.S_ISFIFO(path.stat().st_mode):  # opening one would wait for a writer
+            raise ValueError("it is a pipe")
         with path.open("rb") as file:
             data = file.read(MAX_FILE + 1)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have

@@ -437,6 +437,12 @@ def test_folder(tmp_path):
     assert "Is a directory" in refusal(tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in this file system")
+def test_a_pipe_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "a.safetensors")
+    assert "it is a pipe" in refusal(tmp_path / "a.safetensors")
+
+
 def test_a_name_that_no_file_can_have(tmp_path):
     assert "cannot be read: embedded null byte" in refusal("a\0b.safetensors")
     with pytest.raises(SolverFileError, match="cannot be written"):

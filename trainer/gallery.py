@@ -24,16 +24,18 @@ RIVALS = (("ipndm", 3), ("dpmpp", 2), ("unipc-bh2", 3))
 PAUSE, SHARE = 5.0, 20
 """Pictures are at least so many seconds apart, and so many times what the last one took."""
 
-THUMBNAIL = 256
+THUMBNAIL, LARGEST, QUALITIES = 256, 30_000, (85, 70, 50, 25)
+"""Side of a thumbnail, and its bytes: it stands in a header of bounded size, twice."""
 
 
 class Gallery:
     """Writes grids into a folder, numbered; writes none for a model that shows nothing."""
 
     def __init__(self, model, config, folder):
-        self.model, self.config, self.folder = model, config, folder
+        self.model, self.folder = model, folder
         self.pairs, self.rivals, self.due, self.last = None, {}, 0.0, None
-        self.teacher = teacher_of(config, model) or default_teacher(model)
+        self.ending = config.settings().ending
+        self.teacher = teacher_of(config, model) or default_teacher(model, ending=self.ending)
         self.able = True
 
     def show(self, event):
@@ -73,13 +75,12 @@ class Gallery:
 
     def _rival(self, nfe, label):
         """The classical solver of that label, or else the best of a few on these pairs."""
-        ending = self.config.settings().ending
         if label is not None:
-            for candidate in candidates(self.model, nfe, ending):
+            for candidate in candidates(self.model, nfe, self.ending):
                 if candidate.label == label:
                     return candidate
         if nfe not in self.rivals:
-            found = candidates(self.model, nfe, ending, RIVALS)
+            found = candidates(self.model, nfe, self.ending, RIVALS)
             ranked = rank(self.model.denoise, found, self.pairs[:BATCH], BATCH, keep=1)
             self.rivals[nfe] = ranked[0][1]
         return self.rivals[nfe]
@@ -133,6 +134,9 @@ def thumbnail(pictures):
         scale = half / max(tile.size)
         tile = tile.resize([max(1, round(side * scale)) for side in tile.size], how)
         sheet.paste(tile, (number % 2 * half, number // 2 * half))
-    data = io.BytesIO()
-    sheet.save(data, format="JPEG", quality=85)
+    for quality in QUALITIES:
+        data = io.BytesIO()
+        sheet.save(data, format="JPEG", quality=quality)
+        if data.tell() <= LARGEST:
+            break
     return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()

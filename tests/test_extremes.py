@@ -1,0 +1,166 @@
+"""Extreme but possible inputs of sampling and training: no crash, no silent nonsense."""
+
+import math
+
+import pytest
+import torch
+from learners import changed, one_sentence, small, table_of, tiny_fit
+
+from s4s_core import classical_table, fit, sample, schedule
+from s4s_core.demo import load_demo
+from s4s_core.errors import ModelError, S4SError, TableError
+from s4s_core.names import SCHEDULES, SOLVERS
+
+NFE = 5
+PLACES = [(call, value) for call in range(NFE) for value in (math.nan, math.inf, -math.inf, 1e38)]
+
+
+def noise(model, count=3):
+    return float(model.sigma_max) * torch.randn(
+        count, *model.shape, generator=torch.Generator().manual_seed(0)
+    )
+
+
+# Sampling
+
+
+@pytest.mark.parametrize("call, value", PLACES)
+@pytest.mark.parametrize("solver", ["ipndm", "unipc-bh2"])
+def test_a_bad_row_stays_in_its_row(solver, call, value):
+    """One picture of a batch that turns to NaN leaves the others as they are, to the last bit."""
+    model, number = small(), iter(range(100))
+
+    def broken(x, sigma):
+        out = model.denoise(x, sigma).clone()
+        if next(number) == call:
+            out[1] = value
+        return out
+
+    table = classical_table(solver, schedule("edm", NFE, model), 3, "ve")
+    x = noise(model)
+    whole, hurt = sample(model.denoise, x, table), sample(broken, x, table)
+    assert torch.equal(hurt[[0, 2]], whole[[0, 2]])
+    assert not torch.equal(hurt[1], whole[1])
+
+
+@pytest.mark.parametrize("cfg", [-3.0, 0.0, 1.0, 30.0, 1000.0])
+def test_any_guidance_gives_finite_pictures(cfg):
+    model = load_demo(cfg=cfg)
+    x = noise(model, 1)
+    with torch.inference_mode():
+        out = sample(model.denoise, x, table_of("lms", nfe=4), torch.tensor([0]))
+    assert out.isfinite().all() and out.shape == x.shape
+
+
+@pytest.mark.parametrize("low, high", [(1e-8, 1e8), (1e-3, 1.001e-3), (0.5, 700.0), (1e-5, 1e-4)])
+@pytest.mark.parametrize("name", [n for n in SCHEDULES if n not in ("gits", "ays", "dmn")])
+def test_any_range_of_noise_levels(name, low, high):
+    model = changed(small(), sigma_min=low, sigma_max=high)
+    nodes = schedule(name, 6, model, low)
+    assert nodes[0] == high and nodes[-1] == low and (nodes.diff() < 0).all()
+    for solver in ("ipndm", "dpmpp", "unipc-bh2"):
+        table = classical_table(solver, nodes, 3, "ve")
+        assert sample(model.denoise, noise(model), table).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("space", ["ve", "flow"])
+@pytest.mark.parametrize("family", ["lms", "pc", "ss"])
+def test_half_precision_models_stay_near_their_float32_result(family, space, dtype):
+    """The loop works in float32; what is lost is what the model itself rounds away."""
+    model, table = small(space), table_of(family, space)
+
+    def half(x, sigma):
+        return model.denoise(x.to(dtype).float(), sigma.float()).to(dtype)
+
+    x = noise(model)
+    error = (sample(half, x, table) - sample(model.denoise, x, table)).abs().max()
+    assert error < (0.02 if dtype == torch.float16 else 0.15)
+
+
+SINGLE_STEP = ("dpm-solver", "heun")
+
+
+@pytest.mark.parametrize("order", [2, 3, 4])
+@pytest.mark.parametrize("solver", [s for s in SOLVERS if s not in SINGLE_STEP])
+def test_orders_above_the_number_of_steps(solver, order):
+    """A run too short for its order uses what it has: N = 1 is one Euler step for everybody."""
+    model = small()
+    nodes = schedule("edm", 1, model)
+    try:
+        table = classical_table(solver, nodes, order, "ve")
+    except TableError as error:
+        assert "order" in one_sentence(error)
+        return
+    assert table.nfe == 1
+    if solver != "gaussian":
+        euler = classical_table("euler", nodes, 1, "ve")
+        x = noise(model).double()
+        assert torch.allclose(sample(model.denoise, x, table), sample(model.denoise, x, euler))
+
+
+# Training
+
+
+@pytest.mark.parametrize("nfe", [1, 2])
+@pytest.mark.parametrize("method", ["gauss-newton", "s4s", "joint"])
+def test_very_few_calls_can_be_trained(nfe, method):
+    result = tiny_fit(small(), nfe, method, init=f"ipndm:{min(nfe, 2)}:edm")
+    score = result.scores[str(nfe)]
+    assert result.pack[nfe].nfe == nfe and score["rmse"] <= score["initial"] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("order", [4])
+def test_an_order_above_the_number_of_calls_can_be_trained(order):
+    assert tiny_fit(small(), 2, init=f"ipndm:{order}:edm").pack[2].nfe == 2
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_models_of_any_scale_can_be_trained(scale):
+    """Latents may be tiny or huge; nothing in training knows an absolute size."""
+    inner = small()
+
+    def denoise(x, sigma):
+        return inner.denoise(x / scale, sigma / scale) * scale
+
+    model = changed(
+        inner,
+        denoise=denoise,
+        sigma_min=inner.sigma_min * scale,
+        sigma_max=inner.sigma_max * scale,
+        times=None,
+    )
+    plain, scaled = (tiny_fit(m, 4).scores["4"]["rmse"] for m in (inner, model))
+    assert scaled / scale == pytest.approx(plain, rel=0.5)
+
+
+ANSWERS = {
+    "shape": lambda x, sigma: x[:, :2],
+    "rows": lambda x, sigma: x[:1],
+    "nothing": lambda x, sigma: None,
+    "list": lambda x, sigma: [x],
+    "number": lambda x, sigma: 1.0,
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+@pytest.mark.parametrize("method", ["gauss-newton", "s4s"])
+def test_models_that_break_the_contract_are_one_sentence(kind, method):
+    with pytest.raises(S4SError) as error:
+        fit(changed(small(), denoise=ANSWERS[kind]), 4, method, samples=4, budget=500)
+    one_sentence(error)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_models_that_answer_in_another_precision_can_be_trained(dtype):
+    inner = small()
+    model = changed(inner, denoise=lambda x, s: inner.denoise(x, s).to(dtype))
+    assert math.isfinite(tiny_fit(model, 4).scores["4"]["rmse"])
+
+
+def test_a_model_that_raises_is_not_hidden():
+    def broken(x, sigma):
+        raise ModelError("The checkpoint is gone: load it again.")
+
+    with pytest.raises(ModelError, match="load it again"):
+        tiny_fit(changed(small(), denoise=broken), 4)
