@@ -9,7 +9,7 @@ const MODULES = ["cards", "client", "dom", "format", "graph", "panel", "plot", "
 // ComfyUI has browsers ask for a newer .js each time, but not for a newer .mjs: after an update old
 // and new files would mix. So ask here, before the first import.
 const revalidate = (name) => fetch(new URL(`./s4s/${name}.mjs`, import.meta.url), { cache: "no-cache" });
-await Promise.all(MODULES.map(revalidate));
+await Promise.allSettled(MODULES.map(revalidate));
 
 const { client } = await import("./s4s/client.mjs");
 const { clean } = await import("./s4s/format.mjs");
@@ -124,7 +124,6 @@ app.registerExtension({
       title: "S4S",
       tooltip: t("tooltip"),
       type: "custom",
-      iconBadge: () => (tab.running() ? String(tab.running()) : null),
       render: tab.render,
       destroy: tab.destroy,
     });

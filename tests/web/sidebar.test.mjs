@@ -105,11 +105,9 @@ test("jobs are asked for again while the tab is open, and not after", async () =
 test("cancel asks the server and the card goes", async () => {
   const { place, asked, tab } = open({ jobs: [job()] });
   await settled();
-  assert.equal(tab.running(), 1);
   byKey(place, "cancel/a1").click();
   await settled();
   assert.ok(asked.includes("cancel a1"));
-  assert.equal(tab.running(), 0);
   assert.equal(byKey(place, "cancel/a1"), undefined);
   tab.destroy();
 });
@@ -139,10 +137,13 @@ test("training in the graph shows as it is told, and its end reads the files aga
 });
 
 test("what is told while the tab is closed is shown when it opens", async () => {
-  const { tab } = open();
+  const { tab, place } = open();
   tab.destroy();
   tab.training(job({ id: "graph" }));
-  assert.equal(tab.running(), 1);
+  assert.equal(byKey(place, "cancel/graph"), undefined);
+  tab.render(place);
+  assert.ok(byKey(place, "cancel/graph"));
+  tab.destroy();
 });
 
 test("a redraw keeps the focus", async () => {
@@ -152,6 +153,22 @@ test("a redraw keeps the focus", async () => {
   tab.training(job());
   assert.equal(document.activeElement, byKey(place, "add/demo.safetensors"));
   tab.destroy();
+});
+
+test("nothing is redrawn while a button is held", async () => {
+  const { tab, place, clock } = open({ jobs: [job()] });
+  await settled();
+  const pressed = byKey(place, "cancel/a1");
+  for (const press of place.listeners.pointerdown) press();
+  tab.training(job({ progress: 0.9 }));
+  assert.equal(byKey(place, "cancel/a1"), pressed);
+  for (const release of window.listeners.pointerup) release();
+  assert.equal(byKey(place, "cancel/a1"), pressed); // until the click was heard
+  clock.pass(0);
+  assert.notEqual(byKey(place, "cancel/a1"), pressed);
+  assert.match(place.textContent, /90 %/);
+  tab.destroy();
+  assert.deepEqual(window.listeners, { pointerup: [], pointercancel: [] });
 });
 
 test("searching filters, from five files on", async () => {

@@ -43,7 +43,7 @@ function keepFocus(container, redraw) {
 }
 
 /** `server` is a client (client.mjs); `use` has t, url(path), add(solver, nfe), openPanel() and
- * complain(text). Returns {render(container), destroy(), training(view), running()}. */
+ * complain(text). Returns {render(container), destroy(), training(view)}. */
 export function sidebar(server, use) {
   const { t } = use;
   const state = {
@@ -217,6 +217,5 @@ export function sidebar(server, use) {
       if (before && isRunning(before) && !isRunning(view)) loadSolvers();
       draw();
     },
-    running: () => state.jobs.filter(isRunning).length,
   };
 }
