@@ -304,6 +304,14 @@ def test_a_trainer_that_does_not_start_is_told(page):
     assert "could not be started" in toast.inner_text()
 
 
+def test_help_is_shown_for_a_node(page):
+    open_graph(page, "train-in-the-graph")
+    select(page, "S4STrainSolver")
+    page.wait_for_selector('[data-testid="info-button"]')
+    page.eval_on_selector('[data-testid="info-button"]', "(button) => button.click()")
+    page.wait_for_selector("text=it learns by trying, not by back-propagation")
+
+
 def test_the_sidebar_speaks_chinese(server, browser):
     comfy_browser.set_up(server, **{"Comfy.Locale": "zh"})
     with comfy_browser.page(browser, server) as page:

@@ -38,7 +38,7 @@ function open(answers = {}) {
   };
   const complaints = [];
   const tab = sidebar(server, {
-    t: (key, values) => `${key} ${Object.values(values ?? {}).join(" ")}`, url: (path) => path, add() {},
+    t: (key, values) => `${key} ${Object.values(values ?? {}).join(" ")}`, url: (path) => path, add() {}, listed() {},
     openPanel: async () => asked.push("panel"), complain: (text) => complaints.push(text),
   });
   tab.render(place);
@@ -208,4 +208,38 @@ test("a listing keeps previews, and the end of what ran in the graph", () => {
   const merged = mergedJobs(known, [job({ progress: 0.9 })]);
   assert.deepEqual(merged.map(({ id, progress, preview }) => [id, progress, preview]), [["graph", 0.42, undefined], ["a1", 0.9, "p"]]);
   assert.equal(mergedJobs([job({ id: "graph", node: "7" })], []).length, 0);
+});
+
+test("of a thousand files a hundred are drawn, and the rest counted", async () => {
+  const many = Array.from({ length: 1000 }, (_, i) => solver({ file: `${i}.safetensors` }));
+  const { tab, place } = open({ solvers: many });
+  await settled();
+  assert.equal(byClass(place, "s4s-card").length, 100);
+  assert.match(place.textContent, /more 900/);
+  tab.destroy();
+});
+
+test("a choice of steps that a file no longer holds is forgotten", async () => {
+  const { tab, place, asked, state } = open();
+  await settled();
+  byKey(place, "6/demo.safetensors").click();
+  await settled();
+  state.solvers = [solver({ nfes: [3, 4] })];
+  byKey(place, "refresh").click();
+  await settled();
+  assert.ok(asked.includes("table demo.safetensors 4"));
+  tab.destroy();
+});
+
+test("asking twice at once leaves one clock running", async () => {
+  const { tab, place, asked, clock } = open();
+  await settled();
+  byKey(place, "refresh").click();
+  byKey(place, "refresh").click();
+  await settled();
+  const before = asked.filter((what) => what === "jobs").length;
+  clock.pass(15_000);
+  await settled();
+  assert.equal(asked.filter((what) => what === "jobs").length, before + 1);
+  tab.destroy();
 });
