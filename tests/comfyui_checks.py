@@ -301,7 +301,7 @@ def check_a_clone_carries_the_solver_and_times_are_not_rounded(b):
     assert float(after.timestep(torch.tensor([1e9]))) == 999.0
     assert model.get_model_object("model_sampling") is before
     assert float(before.timestep(before.sigma(times))[2]) == 812
-    assert "s4s_solver" not in model.model_options["transformer_options"]
+    assert applied.clone().clone().get_model_object("model_sampling") is after
     assert isinstance(after, type(before)) and torch.equal(after.sigmas, before.sigmas)
     flow = b.demo("flow")[0].get_model_object("model_sampling")
     assert type(b.part("nodes.attach").continuous(flow)) is type(flow)
