@@ -34,8 +34,8 @@ def server(tmp_path_factory):
     running.stop()
 
 
-def node(kind, **inputs):
-    return {"class_type": kind, "inputs": inputs}
+def node(class_type, /, **inputs):
+    return {"class_type": class_type, "inputs": inputs}
 
 
 def graph(solver="demo.safetensors", batch=2, kind="EDM", **more):
@@ -73,7 +73,7 @@ def test_it_loads_without_a_word_of_complaint(server):
     log = server.log.read_text(errors="replace")
     about = [line for line in log.splitlines() if "s4s" in line.lower()]
     assert not [line for line in about if "FAILED" in line or "warn" in line.lower()], about
-    assert "custom_nodes/s4s" in log and 'custom_nodes/s4s/' not in log  # no traceback into it
+    assert "custom_nodes/s4s" in log and "custom_nodes/s4s/" not in log  # no traceback into it
     info = server.get("/object_info")
     assert sum(name.startswith("S4S") for name in info) == 10
     choices = info["KSampler"]["input"]["required"]
