@@ -56,10 +56,10 @@ class Gallery:
     @torch.inference_mode()
     def _save(self, tables, scores):
         """Save a grid and return the thumbnail of its last row."""
-        if self._pictures(torch.zeros(1, *self.model.shape)) is None:
-            self.able = False
-            return None
         if self.pairs is None:
+            self.able = self._pictures(torch.zeros(1, *self.model.shape)) is not None
+            if not self.able:
+                return None
             self.pairs = draw_pairs(self.model, self.teacher, COUNT, FRESH_SEED, BATCH)
         rows = {f"teacher, {self.teacher.nfe} NFE": self._pictures(self.pairs.target)}
         for nfe, table in tables.items():
