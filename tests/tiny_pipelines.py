@@ -15,12 +15,16 @@ try:  # transformers imports torchaudio where it is installed, even one that doe
 except (ImportError, OSError, RuntimeError):
     sys.modules["torchaudio"] = None
 
+from trainer.models import ModelChoice  # noqa: E402
+
 diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
-WORDS = ("a", "cat", "dog", "red", "house", "sea", "in", "the", "night", "paint", "ing", "of")
 KINDS = ("sd1", "sd2v", "sdxl", "sd3", "flux", "schnell")
 LENGTH = 16  # tokens of a prompt
+SIZE = 16  # pixels
+CFG = 4.0
+PROMPTS, NEGATIVE = ("a cat", "the red sea"), "dog"
 BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 
 
@@ -212,3 +216,32 @@ def save(kind, folder):
     pipe = build(kind, folder / "tokenizers")
     pipe.save_pretrained(folder / kind)
     return pipe, folder / kind
+
+
+def choice(folder, **options):
+    """The choice of a saved pipeline, whose results `run` gives."""
+    options = {"prompts": PROMPTS, "negative": NEGATIVE, "cfg": CFG, "device": "cpu"} | options
+    return ModelChoice("diffusers", str(folder), width=SIZE, height=SIZE, **options)
+
+
+def run(kind, pipe, noise, steps, output="latent", **options):
+    """The pipeline's own result from unit noise [2, ...] for both prompts, under guidance."""
+    options |= {"guidance_scale": CFG}
+    if kind not in ("flux", "schnell"):
+        options["negative_prompt"] = [NEGATIVE] * 2
+    if kind == "schnell":
+        options |= {"true_cfg_scale": CFG, "negative_prompt": [NEGATIVE] * 2}
+    if kind in ("flux", "schnell"):
+        noise = pipe._pack_latents(noise, *noise.shape)
+    result = pipe(
+        list(PROMPTS),
+        num_inference_steps=steps,
+        width=SIZE,
+        height=SIZE,
+        latents=noise,
+        output_type=output,
+        **options,
+    ).images
+    if output == "latent" and kind in ("flux", "schnell"):
+        return pipe._unpack_latents(result, SIZE, SIZE, pipe.vae_scale_factor)
+    return result

@@ -8,13 +8,14 @@ from s4s_core.errors import ModelError
 HINT = 'pip install "s4s-solver[diffusers]", or in a checkout -r requirements/diffusers.txt'
 
 
-def import_diffusers():
-    """The packages diffusers and transformers; ModelError where they are missing or broken."""
-    missing = [n for n in ("diffusers", "transformers") if importlib.util.find_spec(n) is None]
+def import_extras(*names):
+    """The modules of that name; ModelError, in a sentence, where one is missing or broken."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
-        names = " and ".join(missing)
-        raise ModelError(f"This needs {names}, which Python does not find here: {HINT}.")
+        raise ModelError(
+            f"This needs {' and '.join(missing)}, which Python does not find here: {HINT}."
+        )
     try:
-        return [importlib.import_module(name) for name in ("diffusers", "transformers")]
+        return [importlib.import_module(name) for name in names]
     except (ImportError, OSError, RuntimeError) as error:
-        raise ModelError(f"diffusers cannot be imported: {error}") from error
+        raise ModelError(f"{' or '.join(names)} cannot be imported: {error}") from error

@@ -13,9 +13,16 @@ from safetensors import SafetensorError, safe_open
 from s4s_core.errors import ModelError
 
 from .contract import about, choose_device, fingerprint
-from .extras import import_diffusers
+from .extras import import_extras
 from .networks import NETWORKS
-from .prediction import ShiftedTimes, denoised, discrete_times, flow_shift, network_input
+from .prediction import (
+    ShiftedTimes,
+    denoised,
+    discrete_times,
+    flow_shift,
+    network_input,
+    network_time,
+)
 from .prompts import PROMPTS
 from .weights import file_digest, folder_digest
 
@@ -32,12 +39,13 @@ CHECKPOINTS = (
 
 def open_pipeline(choice):
     """The model of a pipeline's folder or of a checkpoint file."""
-    import_diffusers()
+    diffusers, _ = import_extras("diffusers", "transformers")
     path = Path(choice.path).expanduser()
     name = _folder_class(path) if path.is_dir() else _checkpoint_class(path)
     device = choose_device(choice.device)
     dtype = choose_dtype(choice.dtype, device, flow=NETWORKS[name].part == "transformer")
-    pipe = _load(name, path, dtype)
+    diffusers.utils.logging.disable_progress_bar()
+    pipe = _load(getattr(diffusers, name), path, dtype)
     digest = folder_digest(path) if path.is_dir() else file_digest(path)
     return PipelineModel(pipe, choice, device, digest)
 
@@ -85,15 +93,12 @@ def _checkpoint_class(path):
     raise ModelError(f"{path} holds no whole SD 1, SD 2, SDXL, SD3 or Flux checkpoint.")
 
 
-def _load(name, path, dtype):
+def _load(kind, path, dtype):
     """The pipeline, on the CPU. A file takes its configuration from a folder of its own name."""
-    diffusers, _ = import_diffusers()
-    diffusers.utils.logging.disable_progress_bar()
     options = {"torch_dtype": dtype}
-    if name == "StableDiffusionPipeline":
+    if kind.__name__ == "StableDiffusionPipeline":
         options |= {"safety_checker": None, "requires_safety_checker": False}
     try:
-        kind = getattr(diffusers, name)
         if path.is_dir():
             options |= {"use_safetensors": True, "local_files_only": True}
             return kind.from_pretrained(path, **options)
@@ -221,7 +226,7 @@ class PipelineModel:
 
     def _predict(self, x, sigma, texts):
         sigma = sigma.float()
-        time = self.times.time(sigma).float() if self.space == "ve" else 1000 * sigma
+        time = network_time(self.times, sigma) if self.space == "ve" else 1000 * sigma
         return self.net.predict(x.to(self.dtype), sigma, time, texts)
 
     def decode(self, x):

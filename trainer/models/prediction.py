@@ -33,6 +33,12 @@ def denoised(prediction, x, output, sigma):
     raise ModelError(f"Networks that predict '{prediction}' are not known here.")
 
 
+def network_time(times, sigma):
+    """Times of sigmas in float32; by way of the CPU where the device has no float64 (Apple's)."""
+    where = "cpu" if sigma.device.type == "mps" else sigma.device
+    return times.time(sigma.to(where)).float().to(sigma.device)
+
+
 class ShiftedTimes:
     """The times of a flow model: sigma = s t / (1 + (s - 1) t) for t in (0, 1]."""
 
@@ -47,6 +53,16 @@ class ShiftedTimes:
         return sigma / (self.shift - (self.shift - 1) * sigma)
 
 
+_BETAS = (
+    "num_train_timesteps",
+    "beta_start",
+    "beta_end",
+    "beta_schedule",
+    "trained_betas",
+    "rescale_betas_zero_snr",
+)
+
+
 def discrete_times(config):
     """DiscreteTimes of a diffusers scheduler's configuration.
 
@@ -54,7 +70,8 @@ def discrete_times(config):
     """
     from diffusers import EulerDiscreteScheduler
 
-    return DiscreteTimes(EulerDiscreteScheduler.from_config(config).alphas_cumprod)
+    known = {name: config[name] for name in _BETAS if name in config}
+    return DiscreteTimes(EulerDiscreteScheduler(**known).alphas_cumprod)
 
 
 def flow_shift(config, tokens):
