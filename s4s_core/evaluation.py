@@ -70,7 +70,7 @@ def candidates(model, nfe, ending=0.0, solvers=SOLVERS, schedules=SCHEDULES, opt
     return found
 
 
-def rank(denoise, found, pairs, batch=32, keep=8, first=8):
+def rank(denoise, found, pairs, batch=32, keep=8, first=4):
     """Candidates with their errors, best first.
 
     All are scored on the first few pairs; the best `keep` again on all pairs.

@@ -22,6 +22,10 @@ from .processes import Lock, end_tree, holder
 CONFIG, STATE, METRICS, SAMPLES = "config.toml", "state.json", "metrics.jsonl", "samples"
 LOG, FIT, RESULT, LOCK = "log.txt", "fit-state.safetensors", "result.safetensors", "lock"
 
+KEYS = {"name", "model", "nfes", "lane", "created", "queued", "status", "attempt", "pid"}
+KEYS |= {"message", "error", "exit_code", "result"}
+"""What a state says: `lane` is the device whose turn it waits for, `attempt` counts resumptions."""
+
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 _TAIL = 8192
 _PATIENCE = 5.0
@@ -38,11 +42,14 @@ def job_folder(id):
 
 
 def read_state(folder):
-    """What a job's state.json says."""
+    """What a job's state.json says; JobError if it is damaged."""
     try:
-        return json.loads((folder / STATE).read_text(encoding="utf-8"))
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise JobError(f"{folder / STATE} cannot be read ({error}): delete the job.") from None
+    if not isinstance(state, dict) or not state.keys() >= KEYS:
+        raise JobError(f"{folder / STATE} is incomplete: delete the job.")
+    return state
 
 
 def write_state(folder, state):
@@ -114,8 +121,6 @@ def job_view(id):
         return _view(folder)
     except JobError as error:
         return _unreadable(folder, str(error))
-    except (KeyError, TypeError, AttributeError):
-        return _unreadable(folder, f"{folder / STATE} is damaged: delete the job.")
 
 
 def job_ids():
@@ -153,6 +158,6 @@ def request_cancel(id):
             if time.monotonic() > deadline:
                 raise JobError(f"The job {id} does not end: end its process {pid} by hand.")
         state = read_state(folder)
-        if state["status"] in ("queued", "running"):
+        if state["status"] in ("queued", "running", "interrupted"):
             done = {"status": "cancelled", "message": "Cancelled: resume it to go on."}
-            write_state(folder, state | done)
+            write_state(folder, state | done | {"error": None, "exit_code": None})

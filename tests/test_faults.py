@@ -9,6 +9,7 @@ from learners import METHODS, TINY, changed, one_sentence, small, table_of, task
 from safetensors.torch import load_file
 
 from s4s_core.errors import ModelError, S4SError, TrainingDiverged, TrainingError
+from s4s_core.training import gauss_newton
 from s4s_core.training.gradient import Descent
 from s4s_core.training.meter import Meter
 from s4s_core.training.parallel import Workers, is_out_of_memory
@@ -122,7 +123,7 @@ def test_more_damping_follows_a_fault(tmp_path, phases):
     run(faulty(lambda n: False), tmp_path / "good")
     run(faulty(lambda n: n == first + 1), tmp_path / "bad")
     good, bad = states
-    assert bad[0] == good[0] and bad[1] == (10 * good[0][0], 1)
+    assert bad[0] == good[0] and bad[1] == (gauss_newton.HARDER * good[0][0], 1)
     assert bad[2][1] == 0, "the count of faults starts again after a good iteration"
 
 

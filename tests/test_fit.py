@@ -9,11 +9,12 @@ from learners import METHODS, TINY, Counted, changed, one_sentence, small, table
 
 from s4s_core import load_solver, save_solver
 from s4s_core.errors import ModelError, S4SError, TrainingCancelled, TrainingError
+from s4s_core.evaluation import candidates, squared_errors
 from s4s_core.objectives import L2
 from s4s_core.sampling import sample
 from s4s_core.solver_file import dump_solver
 from s4s_core.teacher import default_teacher, draw_pairs
-from s4s_core.training import gauss_newton
+from s4s_core.training import gauss_newton, starts
 from s4s_core.training.fit import Settings, fit
 from s4s_core.training.state import load_state, save_state
 
@@ -87,6 +88,9 @@ def test_events_tell_the_course_of_a_run(method):
         ({"samples": 0}, "'samples' needs a whole number above 0"),
         ({"coefficients": False, "times": False}, "nothing to learn"),
         ({"method": "joint", "domain": "days"}, "Unknown time domain"),
+        ({"follow": "ipndm:3"}, "for the methods by gradient"),
+        ({"method": "joint", "follow": "dpmpp:3"}, "such as dpmpp:3:edm"),
+        ({"method": "joint", "follow": "ipndm:3", "start": table_of("lms")}, "from one by name"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(options, text):
@@ -312,6 +316,27 @@ def test_stopped_after_every_event(tmp_path, whole, method):
     assert outcome(result) == whole(method)[0]
 
 
+def test_a_run_of_several_chunks_resumes_bit_by_bit(tmp_path):
+    """More pairs than a chunk, in a number that chunks do not divide: models of all are kept."""
+    options = {"samples": 20, "validation": 4, "held_out": 4, "budget": 6000, "starts": 2}
+    expected = outcome(tiny_fit(small(), 5, init="auto", **options))
+    path, stops = tmp_path / "run.safetensors", 0
+    iterations = set()
+
+    def stop(event):
+        iterations.add(event.step)
+        raise Stop
+
+    while True:
+        try:
+            result = tiny_fit(small(), 5, init="auto", state=path, callback=stop, **options)
+            break
+        except Stop:
+            stops += 1
+    assert stops > 5 and max(iterations) > 3
+    assert outcome(result) == expected
+
+
 @pytest.mark.parametrize("share", [0.4, 0.97])
 @pytest.mark.parametrize("method", ALL_METHODS)
 def test_cancelled_between_model_calls(tmp_path, whole, method, share):
@@ -393,6 +418,15 @@ def test_states_survive_a_round_trip(tmp_path):
     assert back["deep"][1:] == state["deep"][1:]
 
 
+def test_tensors_of_a_loaded_state_are_aligned_as_new_ones(tmp_path):
+    """Arithmetic on a tensor that lies askew in memory may differ in its last bits."""
+    odd = {str(n): torch.randn(n, dtype=torch.float64) for n in range(1, 12)}
+    save_state(tmp_path / "s", {"identity": 1, "byte": torch.ones(1, dtype=torch.uint8), **odd})
+    back = load_state(tmp_path / "s", 1)
+    for name, tensor in odd.items():
+        assert back[name].data_ptr() % 64 == 0 and torch.equal(back[name], tensor)
+
+
 def test_a_state_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(TrainingError, match="cannot be saved") as error:
@@ -403,22 +437,79 @@ def test_a_state_that_cannot_be_written_is_one_sentence(tmp_path):
 # --- never worse
 
 
+def harm(task, parameters, state, iterations):
+    """In place of gauss_newton.refine: a bad table that claims to be perfect."""
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(parameters.count, generator=generator, dtype=torch.float64)
+    theta[parameters.basis.shape[1] :] = 0
+    state.update(best=theta, validation=0.0, history=[[0, 0.0]])
+
+
 @pytest.mark.parametrize("init", ["ipndm:3:edm", "unipc-bh2:2:edm"])
 def test_harmful_training_returns_the_initialisation(monkeypatch, tmp_path, init):
-    def harm(task, parameters, state, iterations):
-        generator = torch.Generator().manual_seed(0)
-        theta = torch.randn(parameters.count, generator=generator, dtype=torch.float64)
-        theta[parameters.basis.shape[1] :] = 0
-        state.update(best=theta, validation=0.0, history=[[0, 0.0]])
-
     monkeypatch.setattr(gauss_newton, "refine", harm)
     path = tmp_path / "run.safetensors"
     results = [tiny_fit(small(), init=init, state=path) for _ in range(2)]
     for result in results:
         family = "lms" if init.startswith("ipndm") else "pc"
         assert result.pack[4] == table_of(family)
-        assert "initialisation is kept" in result.log[0] and len(result.log) == 1
+        assert "did not help" in result.log[0] and len(result.log) == 1
         assert result.scores["4"]["rmse"] == result.scores["4"]["initial"]
+
+
+def held_out(model, result, nfe=4):
+    """RMSE of each held-out pair (fit's seed 3) under a result's table."""
+    pairs = draw_pairs(model, default_teacher(model), TINY["held_out"], 3)
+    return squared_errors(model.denoise, result.pack[nfe], pairs).sqrt()
+
+
+def test_training_that_loses_to_any_classical_start_returns_the_best_of_them(monkeypatch, tmp_path):
+    """The best start on held-out noise is not the one that training began from."""
+    model, path = small(), tmp_path / "run.safetensors"
+    ranked = starts.ranked_starts
+
+    def worst_first(*arguments):
+        return ranked(*arguments)[::-1]
+
+    def nothing(task, parameters, state, iterations):
+        theta = torch.zeros(parameters.count, dtype=torch.float64)
+        state.update(best=theta, validation=1.0, history=[[0, 1.0]])
+
+    monkeypatch.setattr(gauss_newton, "refine", nothing)
+    monkeypatch.setattr("s4s_core.training.fit.ranked_starts", worst_first)
+    for _ in range(2):
+        result = tiny_fit(model, init="auto", starts=1, state=path)
+        scores = result.scores["4"]
+        assert scores["rmse"] < scores["initial"]
+        assert f"{scores['classical_name']} is kept" in result.log[0]
+        pairs = draw_pairs(model, default_teacher(model), TINY["held_out"], 3)
+        errors = [
+            squared_errors(model.denoise, c.table, pairs).mean().sqrt()
+            for c in candidates(model, 4)
+            if c.table == result.pack[4]
+        ]
+        assert float(errors[0]) == pytest.approx(scores["classical"], rel=1e-5)
+
+
+def test_scores_are_what_they_say():
+    model = small()
+    result = tiny_fit(model, init="auto")
+    scores, errors = result.scores["4"], held_out(model, result)
+    assert set(scores) == {
+        "rmse",
+        "median",
+        "initial",
+        "classical",
+        "classical_median",
+        "classical_name",
+    }
+    assert scores["rmse"] == pytest.approx(float(errors.square().mean().sqrt()), rel=1e-5)
+    assert scores["median"] == pytest.approx(float(errors.median()), rel=1e-5)
+    named = {c.label: c.table for c in candidates(model, 4)}[scores["classical_name"]]
+    pairs = draw_pairs(model, default_teacher(model), TINY["held_out"], 3)
+    classical = squared_errors(model.denoise, named, pairs).sqrt()
+    assert scores["classical"] == pytest.approx(float(classical.square().mean().sqrt()), rel=1e-5)
+    assert scores["classical_median"] <= float(classical.median()) * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("method", ["gauss-newton", "s4s"])

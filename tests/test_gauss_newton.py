@@ -27,7 +27,7 @@ from s4s_core.forms import SPACES
 from s4s_core.objectives import OBJECTIVES, Lpips, objective
 from s4s_core.teacher import default_teacher, draw_pairs
 from s4s_core.training import gauss_newton
-from s4s_core.training.fit import fit
+from s4s_core.training.fit import MAX_ITERATIONS, fit
 from s4s_core.training.parameters import Parameters
 
 TEACHING = 20 * (TINY["samples"] + TINY["validation"] + TINY["held_out"])
@@ -97,6 +97,75 @@ def test_ordered_nodes_stay_ordered_however_long_the_step():
         assert theta.abs().max() > 0
 
 
+# --- chunks and the memory of them
+
+
+def test_chunks_go_around_the_pairs_in_order():
+    task = task_of(small(), samples=20)
+    rows = [gauss_newton.chunk(task.train, i).x for i in range(5)]
+    assert torch.equal(torch.cat(rows), torch.cat([task.train.x] * 2))
+    few = task_of(small(), samples=3)
+    assert torch.equal(gauss_newton.chunk(few.train, 7).x, few.train.x)
+
+
+def iterations_of(task, parameters, count):
+    """The states after each of the first iterations."""
+    state, states = {}, []
+    for i in range(count):
+        gauss_newton.refine(task, parameters, state, iterations=i + 1)
+        states.append(dict(state))
+    return states
+
+
+def test_the_model_of_all_chunks_is_their_faded_sum_at_the_current_point():
+    """The gradient of an old quadratic model at a new point is g + H (theta - theta_old)."""
+    task = task_of(small(), samples=20)
+    task.scale = 0.1
+    parameters = Parameters.of(table_of("lms"), (0.002, 80.0))
+    start = torch.zeros(parameters.count, dtype=torch.float64)
+    states = iterations_of(task, parameters, 5)
+    parts, theta = [], start
+    for i, state in enumerate(states):
+        columns = gauss_newton.Columns(parameters, theta, state["step"])
+        normal = gauss_newton.normal_equations(task, columns, gauss_newton.chunk(task.train, i))
+        weights = gauss_newton.robust_weights(normal.errors, task.scale)
+        parts.append((theta, *normal.weighted(weights)))
+        theta = state["theta"]
+    fades = [gauss_newton.FADING ** (len(parts) - 1 - i) for i in range(len(parts))]
+    product = sum(fade * h for fade, (_, h, _) in zip(fades, parts, strict=True))
+    slope = sum(
+        fade * (g + h @ (theta - at)) for fade, (at, h, g) in zip(fades, parts, strict=True)
+    )
+    torch.testing.assert_close(states[-1]["product"], product, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(states[-1]["slope"], slope, rtol=1e-7, atol=1e-10)
+    assert not torch.equal(theta, start) and len({tuple(at.tolist()) for at, *_ in parts}) > 2
+
+
+def test_a_rejected_step_is_remembered_and_followed_by_more_damping(monkeypatch):
+    monkeypatch.setattr(gauss_newton, "propose", lambda parameters, theta, *rest: theta + 0.5)
+    task = task_of(small(), samples=20)
+    parameters = Parameters.of(table_of("lms"), (0.002, 80.0), times=False)
+    first, second = iterations_of(task, parameters, 2)
+    for state in (first, second):
+        assert not state["theta"].any() and len(state["history"]) == 1
+    assert second["damping"] == gauss_newton.HARDER * first["damping"]
+    assert (second["product"].diagonal() > first["product"].diagonal() * 0.9).all()
+    assert second["stalls"] == 2
+
+
+def test_an_iteration_costs_what_was_planned():
+    inner = small()
+    counted = Counted(inner.denoise)
+    task = task_of(changed(inner, denoise=counted), samples=20)
+    parameters = Parameters.of(table_of("lms"), (0.002, 80.0))
+    state = {}
+    gauss_newton.refine(task, parameters, state, iterations=1)
+    before, planned = counted.calls, gauss_newton._cost(task, parameters, state)
+    gauss_newton.refine(task, parameters, state, iterations=2)
+    assert len(state["history"]) == 3, "both steps were accepted"
+    assert counted.calls - before == planned
+
+
 # --- robustness, stopping, budget
 
 
@@ -138,7 +207,7 @@ def test_robust_weights_are_those_of_the_loss():
 def test_it_stops_by_itself():
     result = tiny_fit(small(), budget=10**7)
     errors = [error for _, error in result.history[4]]
-    assert len(errors) < 41 and result.calls < 10**5
+    assert len(errors) <= MAX_ITERATIONS and result.calls < 10**5
     for last in range(len(errors) - gauss_newton.PATIENCE, len(errors)):
         assert errors[last] >= (1 - gauss_newton.GAIN) * min(errors[:last])
     assert min(errors) < 0.5 * errors[0]

@@ -21,7 +21,7 @@ from learners import (
     tiny_fit,
 )
 
-from s4s_core import classical_table
+from s4s_core import classical_table, schedule
 from s4s_core.errors import TrainingDiverged, TrainingError
 from s4s_core.forms import SPACES
 from s4s_core.sampling import sample
@@ -93,6 +93,28 @@ def test_ld3_is_the_classical_solver_at_its_own_nodes(family, space):
     assert (table.sigmas[1:-1] != table_of(family, space).sigmas[1:-1]).all()
     for name, array in classical.coefficients.items():
         np.testing.assert_array_equal(table.coefficients[name], array)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_coefficients_that_follow_a_solver_are_its_own_at_the_nodes_plus_offsets(space):
+    """The relation holds for every table of a run, and both parts of it have moved."""
+    model, tables = small(space), []
+    options = {"follow": "dpmpp:3", "init": "dpmpp:3:edm", "rate": 0.02}
+    tiny_fit(model, 4, "joint", callback=lambda e: tables.append(e.table), **options)
+    start = classical_table("dpmpp", schedule("edm", 4, model), 3, space)
+    student = Student(model, start, recompute=("dpmpp", 3))
+    with torch.no_grad():
+        student.leaves["xi"][1] += 0.3
+        student.leaves["phi"] += 0.01
+    shifted = student.at(student.leaves)
+    theory = classical_table("dpmpp", torch.tensor(shifted.sigmas), 3, space)
+    assert (shifted.sigmas[1:-1] != start.sigmas[1:-1]).all()
+    gap = shifted.coefficients["b"] - theory.coefficients["b"]
+    np.testing.assert_allclose(gap, 0.01 * start.masks["b"], atol=1e-12)
+    trained = tables[-1]
+    theory = classical_table("dpmpp", torch.tensor(trained.sigmas), 3, space)
+    assert (trained.sigmas[1:-1] != start.sigmas[1:-1]).any()
+    assert 0 < np.abs(trained.coefficients["b"] - theory.coefficients["b"]).max() < 0.2
 
 
 def test_ld3_needs_a_solver_by_name():

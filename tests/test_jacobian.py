@@ -12,6 +12,7 @@ from s4s_core.teacher import Pairs
 from s4s_core.training import gauss_newton
 from s4s_core.training.jacobian import Columns
 from s4s_core.training.parameters import Parameters
+from s4s_core.training.starts import as_multistep
 
 CASES = [(f, s) for f in FAMILIES for s in SPACES]
 
@@ -101,6 +102,24 @@ def test_what_the_design_promises_for_lms_3_at_5_calls():
     assert calls(times=False, central=True) == (12, 5 + 2 * 19)
     # A node of a noise-form table moves with its call: it enters in the step that ends there.
     assert calls(coefficients=False) == (4, 5 + 4 + 3 + 2 + 1)
+
+
+@pytest.mark.parametrize("central", [False, True])
+def test_a_call_at_the_end_of_the_range_is_moved_the_other_way(central):
+    """The second call stands at the model's sigma_max: moving it up changes nothing."""
+    parameters, _, pairs = setup("lms", "flow")
+    model, table = small("flow"), table_of("pc", "flow")
+    sigma = float(table.sigmas[1])
+    parameters = Parameters.of(as_multistep(table), (model.sigma_min, sigma))
+    theta = torch.zeros(parameters.count, dtype=torch.float64)
+    own = parameters.count - len(parameters.calls)
+    plan = Columns(parameters, theta, -1e-5, central)
+    (offsets,) = [key[1] for key, group in plan.groups.items() if own in group]
+    assert offsets == (1e-5,)
+    free = Parameters.of(as_multistep(table), (model.sigma_min, model.sigma_max))
+    truth = exact(model, free, theta, pairs)[own]
+    found = plan.compute(lambda x, s, rows: model.denoise(x, s), pairs, 64, flat)[1][own]
+    torch.testing.assert_close(found, truth, rtol=1e-2, atol=1e-3 * float(truth.abs().max()))
 
 
 def test_rows_say_which_pair_a_perturbed_sample_belongs_to():

@@ -109,7 +109,7 @@ def test_bad_choices_are_refused_in_a_sentence(fields, sentence):
 def test_choices_from_text():
     assert ModelChoice.parse("demo", cfg=2) == ModelChoice("demo", cfg=2.0)
     windows = ModelChoice.parse(r"python:C:\mine.py:model")
-    assert windows.path == r"C:\mine.py:model" and windows.label == windows.path
+    assert windows.path == r"C:\mine.py:model" and windows.label == "mine.py:model"
     assert ModelChoice.parse("diffusers:/models/sd xl/").label == "sd xl"
     assert ModelChoice(prompts=["a", "b"]).prompts == ("a", "b")
     assert ModelChoice(prompts="one").prompts == ("one",)

@@ -184,6 +184,15 @@ def test_dmn_by_name():
     assert torch.equal(nodes, schedule("dmn", 2, model, ending))
 
 
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_dmn_works_where_gradients_are_off(mode):
+    pytest.importorskip("scipy")
+    model = MODELS["ve"]
+    with mode():
+        nodes = schedule("dmn", 3, model)
+    assert torch.equal(nodes, schedule("dmn", 3, model))
+
+
 def test_dmn_weighs_latents_by_default_where_there_are_times():
     pytest.importorskip("scipy")
     model = MODELS["vp"]

@@ -1,5 +1,6 @@
 """What a training job is asked to do, as plain data with strict keys, in TOML and out. No torch."""
 
+import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
@@ -18,8 +19,8 @@ OPTIONS = {each.name: each.default for each in fields(Settings) if each.name not
 
 MOST_NFE = 100
 LONGEST_NAME = 80
-MOST_PROMPTS = 40_000
-"""Characters of all prompts: they go into the solver file's header, which is bounded."""
+MOST_TEXT = 80_000
+"""Bytes of a config in the header of its solver file, which is bounded."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class TrainConfig:
             raise ConfigError("budget and seed are whole numbers, not below 0.")
         if len(self.name) > LONGEST_NAME or not self.name.isprintable():
             raise ConfigError(f"A name is a line of at most {LONGEST_NAME} characters.")
-        if sum(map(len, (*self.model.prompts, self.model.negative))) > MOST_PROMPTS:
-            raise ConfigError(f"The prompts exceed {MOST_PROMPTS} characters: use fewer of them.")
+        if len(json.dumps(json.dumps(self.plain()))) > MOST_TEXT:  # JSON inside JSON, in ASCII
+            raise ConfigError("The prompts are too long for a solver file's header: use fewer.")
         teacher_parts(self.teacher)
         self._check_options()
 

@@ -5,6 +5,7 @@ and survives whatever happens. No torch is imported until something is measured.
 """
 
 import json
+import math
 import shutil
 import subprocess
 import tempfile
@@ -15,9 +16,9 @@ from pathlib import Path
 from s4s_core.errors import ConfigError, JobError, S4SError
 from s4s_core.folders import jobs_home, solver_folders
 from s4s_core.processes import WINDOWS
-from s4s_core.starting import command
 
 from .config import rooted, to_toml
+from .starting import own_command
 
 ROOM = 64 << 20
 """Bytes of disk that a job needs beside the teacher's results."""
@@ -53,7 +54,7 @@ def estimate(config, seconds=900):
     with tempfile.TemporaryDirectory(prefix="s4s-") as folder:
         path = Path(folder) / "config.toml"
         path.write_text(to_toml(rooted(config)), encoding="utf-8", newline="\n")
-        line = command("trainer", "estimate", "--config", path, "--json")
+        line = own_command("estimate", "--config", path, "--json")
         flags = {"creationflags": subprocess.CREATE_NO_WINDOW} if WINDOWS else {}
         try:
             done = subprocess.run(
@@ -69,11 +70,12 @@ def estimate(config, seconds=900):
     return Estimate(**{**found, "warnings": tuple(found["warnings"])})
 
 
-def check_disk(config, pair_bytes=0):
-    """ConfigError unless jobs and solvers have room for this one."""
+def check_disk(config, shape=()):
+    """ConfigError unless jobs and solvers have room for this one; `shape` is the model's."""
     settings = config.settings()
     pairs = settings.samples + settings.validation + settings.held_out
-    for folder, needed in ((jobs_home(), ROOM + pairs * pair_bytes), (solver_folders()[0], 2**20)):
+    teacher = 4 * pairs * math.prod(shape)
+    for folder, needed in ((jobs_home(), ROOM + teacher), (solver_folders()[0], 2**20)):
         place = next(p for p in (folder, *folder.absolute().parents) if p.is_dir())
         free = shutil.disk_usage(place).free
         if free < needed:
@@ -88,14 +90,14 @@ def size(count):
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{max(1, round(count / 1e6))} MB"
 
 
-def measure(config, model=None):
+def measure(config):
     """The Estimate of a config, from a few model calls in this process."""
     from .models import open_model
     from .training import Plan
 
     check_disk(config)
-    model = model or open_model(config.model)
-    check_disk(config, pair_bytes=4 * _numbers(model))
+    model = open_model(config.model)
+    check_disk(config, model.shape)
     trial = DryRun(model, config)
     plan = Plan(config)
     overhead = 1.15  # pictures, and what the loop itself takes
@@ -107,13 +109,6 @@ def measure(config, model=None):
         str(trial.device),
         warnings,
     )
-
-
-def _numbers(model):
-    count = 1
-    for side in model.shape:
-        count *= side
-    return count
 
 
 def _warnings(trial, plan):
@@ -141,35 +136,33 @@ class DryRun:
         self.gradient = config.method != "gauss-newton"
         self.wanted = self.batch = min(config.settings().batch, config.settings().samples)
         peak = Peak(self.device)
-        self.free = peak.room()
-        self._call(1)  # loads, compiles and caches what a first call must
-        before, single = peak.bytes(), self._seconds(1)
-        one = peak.bytes()
-        self.per_call, self.memory = single, one
+        self.free, before = peak.room(), peak.bytes()
+        self._fitting(1)  # loads, compiles and caches what a first call must
+        single = self._fitting(1)
+        self.per_call, self.memory = single, peak.bytes()
         if single * self.wanted > LONGEST_CALL:
-            self.memory = one + (self.wanted - 1) * max(0, one - before)
+            self.memory += (self.wanted - 1) * (self.memory - before)
             return
-        self._largest()
+        self.per_call = min(self._fitting(self.batch) / self.batch for _ in range(REPEATS))
         self.memory = peak.bytes()
 
-    def _largest(self):
-        """Halve the batch until it fits, as training will, and time it."""
+    def _fitting(self, batch):
+        """Seconds of a call; where memory runs out the batch is halved, as training will do."""
         from s4s_core.errors import TrainingError
         from s4s_core.training.parallel import is_out_of_memory
 
         while True:
             try:
-                self.per_call = min(self._seconds(self.batch) for _ in range(REPEATS)) / self.batch
-                return
+                return self._seconds(batch)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-            if self.batch == 1:
+            if batch == 1:
                 raise TrainingError(
                     "There is not enough memory for a single sample: close other programs, or "
                     "choose a lower resolution or precision."
                 )
-            self.batch //= 2
+            self.batch = batch = batch // 2
 
     def _seconds(self, batch):
         began = time.perf_counter()

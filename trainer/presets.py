@@ -21,7 +21,7 @@ PRESETS = {
         {"effort": "thorough", "options": {"samples": 96, "starts": 4}},
     ),
     "paper: S4S": Preset(
-        "the paper's coefficients by gradient: 700 pairs, 10 epochs, LPIPS; hours on a GPU",
+        "coefficients by gradient, as the paper does: 700 pairs, 10 epochs, LPIPS; hours",
         {
             "method": "s4s",
             "objective": "lpips-alex",
@@ -30,12 +30,12 @@ PRESETS = {
         },
     ),
     "paper: S4S-Alt": Preset(
-        "the paper's times and coefficients in turn: 1,400 pairs, K = 8 rounds, LPIPS; many hours",
+        "times and coefficients in turn, as the paper does: 1,400 pairs, 8 rounds, LPIPS; a day",
         {
             "method": "s4s-alt",
             "objective": "lpips-alex",
             "teacher": "unipc-bh2:3:logsnr:20",
-            "options": {"samples": 1400, "validation": 400, "epochs": 1},
+            "options": {"samples": 1400, "validation": 400, "epochs": 10},
         },
     ),
 }

@@ -35,6 +35,8 @@ def error_bound(space, sigmas, power):
     return (eps * total.abs()).sum() / snr[-1]
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def dmn(n, model, low, high, power=None):
     """Optimised nodes; `power` p weighs errors by sigma^p / alpha: 1 for pixels, 2 for latents.
 

@@ -1,8 +1,8 @@
 """`fit`: distil a model's teacher into a pack of solver tables."""
 
-import math
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -62,8 +62,8 @@ def fit(
     budget: model calls per NFE, teacher and scoring apart. callback gets an Event after every step.
     state: a file that the run is saved to and resumed from. cache: a folder for teacher results.
     cancelled: a function asked between model calls; a true answer raises TrainingCancelled.
-    Other options are the fields of Settings. The result is never worse than its initialisation on
-    held-out noise.
+    Other options are the fields of Settings. On held-out noise the result is never worse than any
+    classical solver that was considered as a start, by the loss that was trained.
     """
     if isinstance(objective, str):
         options["objective"], objective = objective, None
@@ -93,6 +93,7 @@ class Run:
             for nfe in settings.nfes:
                 named_start(model, settings.init, nfe, settings.ending)  # a bad name fails at once
         identity = {
+            "version": STATE_VERSION,
             "settings": settings.plain(),
             "model": getattr(model, "fingerprint", None),
             "objective": goal.name,
@@ -171,10 +172,10 @@ class Run:
         )
         if self.settings.method == "gauss-newton":
             with torch.inference_mode():
-                initial, table = self._gauss_newton(task, ranked, part)
+                start, table = self._gauss_newton(task, ranked, part)
         else:
-            initial, table = self._descend(task, ranked[0], part)
-        table = self._guard(task, part, initial, table, ranked)
+            start, table = ranked[0], self._descend(task, ranked[0], part)
+        table = self._guard(task, part, start, table, ranked)
         self.save()
         return table
 
@@ -226,23 +227,18 @@ class Run:
             gauss_newton.refine(task, parameters[k], runs[k], iterations=MAX_ITERATIONS)
         best = min(part["order"], key=lambda k: runs[k]["validation"])
         part["history"] = runs[best]["history"]
-        return chosen[best].table, parameters[best].at(runs[best]["best"])
+        return chosen[best], parameters[best].at(runs[best]["best"])
 
     def _descend(self, task, candidate, part):
         """Train by gradient from the best start."""
         settings = self.settings
-        recompute = None
-        if settings.method == "ld3":
-            if isinstance(candidate, _Given):
-                raise TrainingError("ld3 recomputes a classical solver: start from one by name.")
-            recompute = candidate.solver, candidate.order
         student = Student(
             self.model,
             candidate.table,
             settings.domain,
             settings.fixed,
             settings.consistent,
-            recompute,
+            self._recomputed(candidate),
         )
         state = part.setdefault("descent", {"seed": settings.seed})
         descent = Descent(
@@ -258,48 +254,78 @@ class Run:
         )
         descent.run()
         part["history"] = state["history"]
-        return candidate.table, student.at(state["best"], descent.moves_times)
+        return student.at(state["best"], descent.moves_times)
 
-    def _guard(self, task, part, initial, table, ranked):
-        """Score on held-out noise; the initialisation comes back where training made it worse.
+    def _recomputed(self, candidate):
+        """(solver, order) of the coefficients that follow the times, or None."""
+        method, follow = self.settings.method, self.settings.follow
+        if method != "ld3" and not follow:
+            return None
+        if isinstance(candidate, _Given):
+            what = "ld3" if method == "ld3" else "follow"
+            raise TrainingError(f"{what} recomputes a classical solver: start from one by name.")
+        if follow and follow != f"{candidate.solver}:{candidate.order}":
+            raise TrainingError(
+                f"The coefficients cannot follow {follow} from a start of {candidate.label}: "
+                f"name a start such as {follow}:edm."
+            )
+        return candidate.solver, candidate.order
 
-        Better or worse is a matter of the objective; the scores are errors to the teacher.
+    def _guard(self, task, part, start, table, ranked):
+        """Score on held-out noise; the best classical start comes back where training lost to it.
+
+        Better or worse is a matter of the loss that was trained; the scores are errors to the
+        teacher: of the result, of the start, and the least of all classical starts.
         """
         if "scores" not in part:
-            (before, start), (after, error) = (self._marks(task, t) for t in (initial, table))
-            classical = [(self._marks(task, c.table)[1], c.label) for c in ranked]
-            best, name = min(classical)
-            part["log"], part["helped"] = [], after <= before
-            if not part["helped"]:
+            trained, marks = self._mark(task, table), [self._mark(task, c.table) for c in ranked]
+            best = min(range(len(ranked)), key=lambda k: marks[k].loss)
+            part["log"], part["kept"] = [], None
+            if trained.loss > marks[best].loss:
                 part["log"].append(
-                    f"NFE {task.nfe}: training did not help on held-out noise ({error:.4g} "
-                    f"against {start:.4g}); the initialisation is kept."
+                    f"NFE {task.nfe}: training did not help on held-out noise ({trained.rmse:.4g} "
+                    f"against {marks[best].rmse:.4g}); {ranked[best].label} is kept."
                 )
+                trained, part["kept"] = marks[best], best
+            first = min(range(len(ranked)), key=lambda k: marks[k].rmse)
             part["scores"] = {
-                "rmse": error if part["helped"] else start,
-                "initial": start,
-                "classical": best,
-                "classical_name": name,
+                "rmse": trained.rmse,
+                "median": trained.median,
+                "initial": marks[ranked.index(start)].rmse,
+                "classical": marks[first].rmse,
+                "classical_median": min(mark.median for mark in marks),
+                "classical_name": ranked[first].label,
             }
-        return table if part["helped"] else initial
+        return table if part["kept"] is None else ranked[part["kept"]].table
 
-    def _marks(self, task, table):
-        """(mean objective, RMSE to the teacher) of a table on held-out noise."""
+    def _mark(self, task, table):
+        """The _Mark of a table on held-out noise."""
         pairs = self.pairs["held_out"]
         result = task.results(table, pairs)
         with torch.no_grad():
-            distance = self.goal.distance(result, pairs.target).double().mean().item()
-        error = (result - pairs.target).double().square().mean().sqrt().item()
-        if not (math.isfinite(distance) and math.isfinite(error)):
+            distances = self.goal.distance(result, pairs.target).double().cpu()
+        errors = (result - pairs.target).flatten(1).double().square().mean(1).cpu()
+        if not bool((distances.isfinite() & errors.isfinite()).all()):
             raise TrainingDiverged(
                 f"The results of {task.nfe} NFE on held-out noise are not finite: "
                 "try another precision."
             )
-        return distance, error
+        robust = self.settings.method == "gauss-newton"
+        loss = gauss_newton.robust_loss(distances, task.scale) if robust else distances.mean()
+        return _Mark(float(loss), float(errors.mean().sqrt()), float(errors.sqrt().median()))
 
 
+STATE_VERSION = 2
 BUDGETS = {"gauss-newton": 20_000}
-PROBE_ITERATIONS, MAX_ITERATIONS = 1, 40
+PROBE_ITERATIONS, MAX_ITERATIONS = 1, 200
+
+
+class _Mark(NamedTuple):
+    """Of a table on some pairs: the trained loss, the RMSE, and the median pair's RMSE."""
+
+    loss: float
+    rmse: float
+    median: float
 
 
 @dataclass(frozen=True)

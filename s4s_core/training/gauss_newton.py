@@ -4,8 +4,13 @@ The objective is a sum of squares over few parameters, so a Gauss-Newton step fr
 columns (jacobian) replaces hundreds of gradient steps. Normal equations are kept per sample in
 float64: [n, P, P] and [n, P] are small, and let the samples be weighed after the fact. A few
 samples that land on another mode of the model would dominate plain least squares, so the weights
-are those of a pseudo-Huber loss in a sample's own error. The training pairs propose and accept
-steps; the validation pairs say which iterate is the best, and when to stop.
+are those of a pseudo-Huber loss in a sample's own error.
+
+An iteration measures only a chunk of the training pairs. What earlier chunks said is kept as a
+quadratic model of their loss, which can be written about any point: it follows theta and fades,
+and the step goes to the damped minimum of the sum. So nothing that was measured is thrown away, at
+the price of eight samples an iteration. The training pairs propose and accept steps; the
+validation pairs say which iterate is the best, and when to stop.
 """
 
 import math
@@ -17,15 +22,16 @@ from ..errors import TrainingDiverged
 from .jacobian import Columns
 from .task import NotFinite
 
-HUBER_SCALE = 1.0
+CHUNK = 8
+FADING = 0.8
+MODEL = "product", "slope"
 FIRST_DAMPING = 0.1
 DAMPINGS = (0.2, 2.0)
 MIN_DAMPING, MAX_DAMPING = 1e-6, 1e4
-PATIENCE = 3
+HARDER = 4
+PATIENCE, GAIN = 12, 0.005
 MAX_FAILURES = 3
 SMALLEST_GAP = 0.2
-GAIN, SLOW_GAIN = 0.005, 0.08
-FIRST_SHARE = 4
 STEP_LIMITS = (2e-3, 0.1)
 # Perturbed continuations of one sample that share a batch: few samples at a time keep the columns
 # small next to the model's own memory.
@@ -34,7 +40,7 @@ VARIANTS_AT_ONCE = 4
 
 def robust_scale(errors):
     """The error at which a sample starts to count less: the median of the samples' own."""
-    return HUBER_SCALE * float(errors.sqrt().median().clamp(min=1e-12))
+    return float(errors.sqrt().median().clamp(min=1e-12))
 
 
 def robust_weights(errors, scale):
@@ -152,22 +158,23 @@ def _guarded(task, parameters, state):
                 parameters.at(state["best"]),
             ) from None
         return {
-            "theta": state["best"],
-            "damping": 10 * state["damping"],
+            **_at(state, state["best"], state["product"], state["slope"]),
+            "damping": HARDER * state["damping"],
             "failures": state["failures"] + 1,
         }
 
 
 def _begin(task, parameters):
-    theta = torch.zeros(parameters.count, dtype=torch.float64)
+    count = parameters.count
+    theta = torch.zeros(count, dtype=torch.float64)
     loss = robust_loss(task.initial_errors(parameters.at(theta)), task.scale)
-    step = difference_step(task, parameters, theta, task.validation[:2])
     return {
         "theta": theta,
         "best": theta,
-        "step": step,
+        "product": torch.zeros(count, count, dtype=torch.float64),
+        "slope": torch.zeros(count, dtype=torch.float64),
+        "step": difference_step(task, parameters, theta, task.validation[:2]),
         "damping": FIRST_DAMPING,
-        "samples": -(-len(task.train) // FIRST_SHARE),
         "iteration": 0,
         "stalls": 0,
         "failures": 0,
@@ -178,72 +185,73 @@ def _begin(task, parameters):
     }
 
 
+def chunk(pairs, iteration):
+    """The pairs of one iteration: eight after eight, around and around."""
+    size = min(CHUNK, len(pairs))
+    return pairs[(torch.arange(size) + size * iteration) % len(pairs)]
+
+
 def _cost(task, parameters, state):
-    """Model calls of one more iteration, if its first trials succeed."""
+    """Model calls of one more iteration: its columns, its trials, and its winner's validation."""
     columns = Columns(parameters, state["theta"], state["step"], task.central)
-    return columns.calls() * state["samples"] + _trial_cost(task, state["samples"])
-
-
-def _trial_cost(task, samples):
-    """Model calls of one round of trials and the validation of its winner."""
-    return task.nfe * (len(DAMPINGS) * samples + len(task.validation))
+    trials = task.nfe * len(DAMPINGS)
+    samples = min(CHUNK, len(task.train))
+    return (columns.calls() + trials) * samples + task.nfe * len(task.validation)
 
 
 def _iterate(task, parameters, state):
     """One Levenberg-Marquardt iteration; what it changes of the state."""
-    pairs = task.train[: state["samples"]]
+    pairs = chunk(task.train, state["iteration"])
     columns = Columns(parameters, state["theta"], state["step"], task.central)
     normal = normal_equations(task, columns, pairs)
     for part in (normal.errors, normal.slopes, normal.products):
         task.check_finite(part)
-    trained, found, damping = _search(task, parameters, state, normal, pairs)
-    if found is None:
-        return _next(task, state, 0.0) | {"iteration": state["iteration"] + 1}
+    fresh = normal.weighted(robust_weights(normal.errors, task.scale))
+    system = [FADING * state[name] + new for name, new in zip(MODEL, fresh, strict=True)]
+    old = robust_loss(normal.errors, task.scale)
+    trained, found, damping = _search(task, parameters, state, system, pairs)
+    if trained >= old:
+        harder = min(HARDER * state["damping"], MAX_DAMPING)
+        return {**_at(state, state["theta"], *system), **_after(state, 0.0), "damping": harder}
     errors = task.errors(parameters.at(found), task.validation)
     task.check_finite(errors)
     loss = robust_loss(errors, task.scale)
-    return _next(task, state, 1 - (loss / state["validation"]) ** 0.5) | {
-        "theta": found,
+    return {
+        **_at(state, found, *system),
+        **_after(state, 1 - (loss / state["validation"]) ** 0.5),
         "loss": trained,
         "damping": max(damping, MIN_DAMPING),
-        "iteration": state["iteration"] + 1,
-        "failures": 0,
         "best": found if loss < state["validation"] else state["best"],
         "validation": min(loss, state["validation"]),
         "history": [*state["history"], [task.meter.calls, loss**0.5]],
     }
 
 
-def _search(task, parameters, state, normal, pairs):
-    """(loss, theta, damping) of the best trial that lowers the training loss, or theta None."""
-    scale = robust_scale(normal.errors)
-    system = normal.weighted(robust_weights(normal.errors, scale))
-    old, damping = robust_loss(normal.errors, scale), state["damping"]
-    while damping <= MAX_DAMPING and not task.spent_after(_trial_cost(task, len(pairs))):
-        tries = [damping * factor for factor in DAMPINGS]
-        proposals = [propose(parameters, state["theta"], *system, value) for value in tries]
-        losses = [_trial(task, parameters, proposal, pairs, scale) for proposal in proposals]
-        best = min(range(len(tries)), key=losses.__getitem__)
-        if losses[best] < old:
-            return losses[best], proposals[best], tries[best]
-        damping = 10 * max(tries)
-    return old, None, damping
+def _at(state, theta, product, slope):
+    """The quadratic model that was written about the state's theta, written about another one."""
+    slope = slope + product @ (theta - state["theta"])
+    return {"theta": theta, "product": product, "slope": slope}
 
 
-def _next(task, state, gain):
-    """How to go on after a relative gain on the validation pairs: more samples, or an end.
-
-    Far from the minimum a few samples show the way; once they gain little, twice as many are used.
-    Only a lack of gain with all of them is a stall.
-    """
-    if state["samples"] < len(task.train):
-        grown = 2 * state["samples"] if gain < SLOW_GAIN else state["samples"]
-        return {"samples": min(grown, len(task.train))}
-    stalls = 0 if gain > GAIN else state["stalls"] + 1
-    return {"stalls": stalls, "done": stalls >= PATIENCE}
+def _after(state, gain):
+    """Count an iteration; too many without a relative gain on the validation pairs are the end."""
+    iteration, stalls = state["iteration"] + 1, 0 if gain > GAIN else state["stalls"] + 1
+    return {
+        "iteration": iteration,
+        "stalls": stalls,
+        "done": stalls >= PATIENCE,
+        "failures": 0,
+    }
 
 
-def _trial(task, parameters, theta, pairs, scale):
-    """Robust loss at theta; a table that breaks counts as infinite."""
-    errors = task.errors(parameters.at(theta), pairs)
-    return robust_loss(errors, scale) if bool(errors.isfinite().all()) else math.inf
+def _search(task, parameters, state, system, pairs):
+    """(loss, theta, damping) of the best trial on `pairs`; one that breaks counts as infinite."""
+
+    def trial(damping):
+        theta = propose(parameters, state["theta"], *system, damping)
+        errors = task.errors(parameters.at(theta), pairs)
+        finite = bool(errors.isfinite().all())
+        return robust_loss(errors, task.scale) if finite else math.inf, theta, damping
+
+    trials = [trial(state["damping"] * factor) for factor in DAMPINGS]
+    return min(trials, key=lambda found: found[0])

@@ -57,29 +57,44 @@ def _tile(cursor, rows):
 
 
 class Columns:
-    """Columns of d(result)/d(theta) at one theta: planned once, computed batch by batch."""
+    """Columns of d(result)/d(theta) at one theta: planned once, computed batch by batch.
+
+    A call time at the end of the model's range moves one way only, and its difference is taken on
+    that side. A parameter that changes nothing on either side has a column of zeros.
+    """
 
     def __init__(self, parameters, theta, step, central=False):
-        self.parameters, self.theta, self.step, self.central = parameters, theta, step, central
+        self.parameters, self.theta = parameters, theta
         self.base = parameters.program(theta).floats()
         self.groups = {}
         for index in range(parameters.count):
-            moved = parameters.program(self._moved(index, step)).floats()
+            entries = self._entries(index, step, central)
+            if entries:
+                entry = next(iter(entries.values()))
+                self.groups.setdefault((entry, tuple(entries)), []).append(index)
+
+    def _entries(self, index, step, central):
+        """{offset: Entry} of the one move of a parameter, or the two, that change something."""
+        entries = {}
+        for offset in (step, -step):
+            moved = self.parameters.program(self._moved(index, offset)).floats()
             entry = entry_point(self.base, moved)
             if entry is not None:
-                self.groups.setdefault(entry, []).append(index)
+                entries[offset] = entry
+            if entries and not central:
+                break
+        return entries
 
-    def _moved(self, index, step):
+    def _moved(self, index, offset):
         theta = self.theta.clone()
-        theta[index] += step
+        theta[index] += offset
         return theta
 
     def calls(self):
         """Model calls per sample of one evaluation, the base trajectory included."""
-        sides = 2 if self.central else 1
         behind = [
-            len(group) * sides * (self.base.nfe - entry.call - (0 if entry.before else 1))
-            for entry, group in self.groups.items()
+            len(group) * len(offsets) * (self.base.nfe - entry.call - (0 if entry.before else 1))
+            for (entry, offsets), group in self.groups.items()
         ]
         return self.base.nfe + sum(behind)
 
@@ -95,28 +110,20 @@ class Columns:
         end = run(program, lambda x, s: denoise(x, s, rows), start, trace=trace)
         features = embed(end.point)
         columns = features.new_zeros(self.parameters.count, *features.shape)
-        for entry, group in self.groups.items():
+        at_once = max(1, batch // size)
+        for (entry, offsets), group in self.groups.items():
             before, behind = trace[entry.call]
             cursor = before if entry.before else behind
-            at_once = max(1, batch // size)
-            for start in range(0, len(group), at_once):
-                part = group[start : start + at_once]
-                columns[part] = self._differences(denoise, entry, part, cursor, features, embed)
+            for first in range(0, len(group), at_once):
+                part = group[first : first + at_once]
+                ends = [self._continue(denoise, entry, part, cursor, o, embed) for o in offsets]
+                columns[part] = _quotient([*ends, features], [*offsets, 0.0])
         return features, columns
 
-    def _differences(self, denoise, entry, group, cursor, features, embed):
-        """Difference quotients of the parameters `group`, which all depart at `entry`."""
-        ahead = self._continue(denoise, entry, group, cursor, self.step, embed)
-        if not self.central:
-            return (ahead - features) / self.step
-        return (ahead - self._continue(denoise, entry, group, cursor, -self.step, embed)) / (
-            2 * self.step
-        )
-
-    def _continue(self, denoise, entry, group, cursor, step, embed):
-        """Features [len(group), b, m] of the results with each parameter moved by `step`."""
+    def _continue(self, denoise, entry, group, cursor, offset, embed):
+        """Features [len(group), b, m] of the results with each parameter moved by `offset`."""
         size = cursor.point.shape[0]
-        program = self._perturbed(group, step, size)
+        program = self._perturbed(group, offset, size)
         if len(group) > 1:
             cursor = _tile(cursor, len(group))
         rows = torch.arange(size).repeat(len(group))
@@ -126,7 +133,12 @@ class Columns:
         result = run(program, lambda x, s: denoise(x, s, rows), cursor, first).point
         return embed(result).unflatten(0, (len(group), size))
 
-    def _perturbed(self, group, step, size):
+    def _perturbed(self, group, offset, size):
         """The programs of moved parameters as rows of a batch."""
-        thetas = torch.stack([self._moved(index, step) for index in group])
+        thetas = torch.stack([self._moved(index, offset) for index in group])
         return expand_rows(self.parameters.program(thetas), size)
+
+
+def _quotient(results, offsets):
+    """The quotient of the first two: both sides, or one side and the base, which comes last."""
+    return (results[0] - results[1]) / (offsets[0] - offsets[1])

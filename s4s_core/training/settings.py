@@ -24,7 +24,7 @@ class Settings:
     starts: int = 3
     ending: float = 0.0
     objective: str = "l2"
-    samples: int = 48
+    samples: int = 64
     validation: int = 32
     held_out: int = 32
     batch: int = 32
@@ -37,6 +37,7 @@ class Settings:
     relax: float = 1.0
     epochs: int = 10
     domain: str = "logsnr"
+    follow: str = ""
     rematerialise: bool = True
     autocast: bool = False
 
@@ -50,6 +51,8 @@ class Settings:
             values = self.nfes if name == "nfes" else (getattr(self, name),)
             if not values or not all(type(v) is int and v > 0 for v in values):
                 raise TrainingError(f"The option '{name}' needs a whole number above 0.")
+        if self.follow and self.method == "gauss-newton":
+            raise TrainingError("The option 'follow' is for the methods by gradient.")
         if not (self.coefficients or self.times):
             raise TrainingError("There is nothing to learn without coefficients and times.")
 

@@ -12,8 +12,8 @@ from .times import Times
 class Student:
     """Coefficients base + basis @ phi, times from xi and the calls' offsets.
 
-    `recompute` is (solver, order) where the coefficients follow the times, as LD3 has it; None
-    holds the learned ones.
+    `recompute` is (solver, order) where the base follows the times: that solver's coefficients at
+    the current nodes, as LD3 has it. None holds the table's own.
     """
 
     def __init__(
@@ -38,14 +38,20 @@ class Student:
         if move_times:
             nodes, calls = self.times.arrays(leaves["xi"], leaves["offsets"])
         out = {"sigmas": nodes, "call_sigmas": calls}
+        named = self._base(nodes)
+        base = torch.cat([array.flatten() for array in named.values()])
+        flat = (base + self.basis @ leaves["phi"]).split([a.numel() for a in named.values()])
+        parts = zip(named.items(), flat, strict=True)
+        return out | {name: part.reshape(array.shape) for (name, array), part in parts}
+
+    def _base(self, nodes):
+        """The coefficients that the learned ones are added to, sorted by name."""
+        arrays = self.table.coefficients
         if self.recompute is not None:
             solver, order = self.recompute
-            recipe = classical_recipe(solver, nodes, table.space, order=order)
-            return recipe.arrays | {"call_sigmas": calls}
-        named = sorted(table.coefficients.items())
-        base = torch.cat([torch.tensor(a).flatten() for _, a in named])
-        flat = (base + self.basis @ leaves["phi"]).split([a.size for _, a in named])
-        return out | {n: part.reshape(a.shape) for (n, a), part in zip(named, flat, strict=True)}
+            recipe = classical_recipe(solver, nodes, self.table.space, order=order)
+            return {name: recipe.arrays[name] for name in sorted(arrays)}
+        return {name: torch.tensor(arrays[name]) for name in sorted(arrays)}
 
     def result(self, denoise, x, move_times=True):
         """Run the student from x, keeping the graph."""

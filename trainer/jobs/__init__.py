@@ -4,23 +4,23 @@ Seeing and stopping them is in s4s_core/jobs.py, which says what a job's folder 
 the process that starts one queued job after the other, `worker` the process that trains.
 """
 
-import json
 import secrets
 import shutil
-import time
-from contextlib import suppress
 from datetime import datetime, timezone
 
 from s4s_core import jobs as core
+from s4s_core.atomic import write_atomic
 from s4s_core.errors import JobError
 from s4s_core.folders import jobs_home
 from s4s_core.processes import Lock, holder, start_detached
-from s4s_core.starting import command
 
 from ..config import from_toml, rooted, to_toml
+from ..starting import own_command
 
 RUNNER_LOCK, RUNNER_LOG = "queue.lock", "queue.log"
-RESUMABLE = ("cancelled", "failed", "interrupted")
+RESUMABLE = ("cancelled", "failed", "interrupted", "running")
+"""What a job may be to be resumed, once its lock is ours: one that says it runs does not."""
+
 WAITING = "Waiting for its turn."
 
 
@@ -46,8 +46,8 @@ def add(config, start=True):
     try:
         folder = jobs_home() / f".new-{id}"  # renamed when complete: nobody sees half a job
         folder.mkdir(parents=True)
-        (folder / core.CONFIG).write_text(to_toml(config), encoding="utf-8", newline="\n")
-        (folder / core.STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
+        write_atomic(folder / core.CONFIG, to_toml(config).encode())
+        core.write_state(folder, state)
         folder.rename(jobs_home() / id)
     except OSError as error:
         reason = error.strerror or error
@@ -72,10 +72,9 @@ def resume(id, start=True):
     """Queue a job again that was cancelled, failed or interrupted; it goes on where it was."""
     folder = core.job_folder(id)
     with Lock(folder / core.LOCK) as lock:
-        status = core.job_view(id)["status"]
-        if not lock.take() or status not in RESUMABLE:
-            raise JobError(f"The job {id} is {status}: there is nothing to resume.")
-        state = core.read_state(folder)
+        taken, state = lock.take(), core.read_state(folder)
+        if not taken or state["status"] not in RESUMABLE:
+            raise JobError(f"The job {id} is {state['status']}: there is nothing to resume.")
         state |= {"status": "queued", "message": WAITING, "error": None, "exit_code": None}
         now = datetime.now(timezone.utc).isoformat()
         state |= {"pid": None, "queued": now, "attempt": state["attempt"] + 1}
@@ -87,7 +86,7 @@ def resume(id, start=True):
 def delete(id):
     """Stop a job and remove its folder; a solver that it has saved stays."""
     folder = core.job_folder(id)
-    with suppress(JobError, KeyError):  # a damaged job is deleted as it is
+    if core.job_view(id)["status"] in ("queued", "running"):
         cancel(id)
     grave = jobs_home() / f".old-{folder.name}"
     try:
@@ -109,7 +108,13 @@ def ensure_runner():
     """
     jobs_home().mkdir(parents=True, exist_ok=True)
     if not is_running():
-        start_detached(command("trainer", "queue"), jobs_home() / RUNNER_LOG)
+        start_detached(own_command("queue"), jobs_home() / RUNNER_LOG)
+
+
+def wake():
+    """Start the runner if a job waits, as after a reboot; for who opens the panel."""
+    if any(view["status"] == "queued" for view in core.list_jobs()):
+        ensure_runner()
 
 
 class Job:
@@ -152,13 +157,3 @@ class Job:
 def job(id):
     """The job of an id; JobError if there is none."""
     return Job(id)
-
-
-def wait(id, seconds):
-    """Wait until a job is over or the time is; its view."""
-    deadline = time.monotonic() + seconds
-    while True:
-        view = core.job_view(id)
-        if view["status"] not in ("queued", "running") or time.monotonic() > deadline:
-            return view
-        time.sleep(0.2)

@@ -4,6 +4,7 @@ It starts a worker for each job and notes what those cannot: that they died. It 
 nothing is left to do. Workers outlive it; the next runner finds them by their locks.
 """
 
+import shutil
 import sys
 import time
 
@@ -11,16 +12,18 @@ from s4s_core import jobs as core
 from s4s_core.errors import JobError
 from s4s_core.folders import jobs_home
 from s4s_core.processes import Lock, holder, start_detached
-from s4s_core.starting import command
 
+from ..starting import own_command
 from . import RUNNER_LOCK
 
-POLL = 0.25
+POLL = 0.5
 
 
 def run():
     """Work through the queue until it is empty; does nothing while another runner does."""
     jobs_home().mkdir(parents=True, exist_ok=True)
+    for grave in jobs_home().glob(".old-*"):  # a deletion that was cut off
+        shutil.rmtree(grave, ignore_errors=True)
     runner = Runner()
     while True:
         with Lock(jobs_home() / RUNNER_LOCK) as lock:
@@ -59,7 +62,7 @@ class Runner:
                 state = core.read_state(folder)
             except JobError:
                 continue
-            if isinstance(state, dict) and state.get("status") in ("queued", "running"):
+            if state["status"] in ("queued", "running"):
                 yield folder, state
 
     def waiting(self):
@@ -82,9 +85,9 @@ class Runner:
     def start(self, folder, state):
         self.tried.add((folder.name, state["attempt"]))
         try:
-            process = start_detached(command("trainer", "work", folder.name), folder / core.LOG)
+            process = start_detached(own_command("work", folder.name), folder / core.LOG)
         except OSError as error:
-            self.note(folder, f"Its process cannot be started: {error}.", None)
+            self.note(folder, state, f"Its process cannot be started: {error}.", None)
             return
         self.children[process] = folder, state
 
@@ -92,22 +95,25 @@ class Runner:
         """Note the exit code of workers that have ended, and what they could not say themselves."""
         for process in list(self.children):
             if process.poll() is not None:
-                folder, _ = self.children.pop(process)
-                self.note(folder, None, process.returncode)
+                folder, state = self.children.pop(process)
+                code = process.returncode
+                self.note(folder, state, f"Its process ended with code {code} at once.", code)
 
-    def note(self, folder, error, code):
-        """Put a job's end into its state, where its worker has not done so."""
+    def note(self, folder, started, error, code):
+        """Put a job's end into its state, where its worker has not done so.
+
+        `started` is the state that it was started with: a job that was resumed meanwhile waits.
+        """
         try:
             with Lock(folder / core.LOCK) as lock:
-                state = core.read_state(folder) if lock.take() else {}
-                if state.get("status") == "running":
-                    state |= {"status": "interrupted", "error": core.DIED, "exit_code": code}
-                elif state.get("status") == "queued":
-                    error = error or f"Its process ended with code {code} before it could begin."
-                    state |= {"status": "failed", "message": error, "error": error}
-                    state["exit_code"] = code
-                else:
+                if not lock.take():
                     return
-                core.write_state(folder, state)
+                state, status = core.read_state(folder), "failed"
+                if state["status"] == "running":
+                    status, error = "interrupted", core.DIED
+                elif (state["status"], state["attempt"]) != ("queued", started["attempt"]):
+                    return
+                told = {"status": status, "message": error, "error": error, "exit_code": code}
+                core.write_state(folder, state | told)
         except (OSError, JobError) as error:  # a deleted job, a full disk: the queue goes on
             print(f"{folder.name}: {error}", file=sys.stderr, flush=True)

@@ -25,6 +25,8 @@ OPENERS = {
     "demo-flow": "bundled:open_demo",
     "mixture": "bundled:open_mixture",
     "mixture-flow": "bundled:open_mixture",
+    "diffusers": "pipeline:open_pipeline",
+    "comfyui": "comfyui:open_checkpoint",
     "python": "python:open_function",
 }
 

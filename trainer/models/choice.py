@@ -83,8 +83,6 @@ class ModelChoice:
     @property
     def label(self):
         """A short name for people: the path's last part, or the kind."""
-        if self.kind == "python":
-            return self.path
         return self.path.replace("\\", "/").rstrip("/").rpartition("/")[2] or self.kind
 
 

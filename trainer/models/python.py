@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from s4s_core.errors import ModelError, S4SError
-from s4s_core.spaces import check_space
+from s4s_core.forms import check_space
 
 from .contract import about, complete, no_conditions, no_pictures
 
@@ -32,10 +32,10 @@ def open_function(choice):
         said = f"{type(error).__name__}: {error}"
         raise ModelError(f"{choice.path} did not return a model but raised {said}") from error
     _check(model, choice.path)
-    facts = about(choice.path, "", choice.cfg or 1.0, choice.width, choice.height)
+    facts = about(choice.label, "", choice.cfg or 1.0, choice.width, choice.height)
     return complete(
         model,
-        name=choice.path,
+        name=choice.label,
         about=facts,
         device="cpu",
         fingerprint=None,
