@@ -154,9 +154,7 @@ class Lesson:
                 "name": name,
                 "hash": identity(model.base),
                 "architecture": name,
-                "prediction": type(model.base.model_sampling).__mro__[1].__name__
-                if model.space == "flow"
-                else model.base.model_type.name.lower(),
+                "prediction": model.base.model_type.name.lower(),
             },
             "cfg": [self.cfg, self.cfg],
             "resolution": list(pixels(model.base, model.shape)),

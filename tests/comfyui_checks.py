@@ -301,7 +301,7 @@ def check_a_clone_carries_the_solver_and_times_are_not_rounded(b):
     assert float(after.timestep(torch.tensor([1e9]))) == 999.0
     assert model.get_model_object("model_sampling") is before
     assert float(before.timestep(before.sigma(times))[2]) == 812
-    assert "s4s_solver" not in model.model_options["transformer_options"]
+    assert applied.clone().clone().get_model_object("model_sampling") is after
     assert isinstance(after, type(before)) and torch.equal(after.sigmas, before.sigmas)
     flow = b.demo("flow")[0].get_model_object("model_sampling")
     assert type(b.part("nodes.attach").continuous(flow)) is type(flow)
@@ -334,6 +334,12 @@ def check_refusals_are_sentences(b):
     given = "5", "quick", "auto", "auto", 20, 0
     refusal(lambda: train(model, positive, negative, wrong, 2.0, *given), "4 channels")
     refusal(lambda: train(model, positive, negative, latent, 2.0, *given, prompts="a\nb"), "CLIP")
+    for key in ("S4SLoadSolver", "S4STrainSolver", "S4SSampler", "S4SKSampler"):
+        assert b.classes[key].VALIDATE_INPUTS(None) is True  # linked: not known yet
+    for steps in (5, "5"):
+        assert b.classes["S4SKSampler"].VALIDATE_INPUTS(steps) is True
+    for steps in (0, -1, "x", "", 2.5):
+        assert b.classes["S4SKSampler"].VALIDATE_INPUTS(steps).endswith(".")
     check = b.classes["S4STrainSolver"].VALIDATE_INPUTS
     assert check("4, 5 6") is True
     for text in ("", "five", "0", "5.5", "-3", "101", "5,,x"):

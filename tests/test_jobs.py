@@ -326,7 +326,7 @@ def test_cancelling_twice_at_once_is_harmless():
 
 def test_a_failure_has_a_sentence_a_code_and_a_log():
     told = add("print('half way'); raise S4SError('The tea is cold: heat it.')")
-    unforeseen = add("{}['sugar']")
+    unforeseen = add("raise RuntimeError('sugar' + chr(10) + 'milk')")
     full = add("import errno; raise OSError(errno.ENOSPC, 'no space')")
     good = add()
     runner.run()
@@ -334,7 +334,7 @@ def test_a_failure_has_a_sentence_a_code_and_a_log():
     assert (view["status"], view["exit_code"]) == ("failed", 1)
     assert view["error"] == view["message"] == "The tea is cold: heat it."
     assert jobs.job(told).log_tail() == "half way\nerror: The tea is cold: heat it."
-    assert "KeyError" in core.job_view(unforeseen)["error"]
+    assert "RuntimeError stopped it (sugar milk)" in core.job_view(unforeseen)["error"]
     assert "Traceback" in jobs.job(unforeseen).log_tail()
     assert "disk is full" in core.job_view(full)["error"]
     assert status(good) == "done"
@@ -365,6 +365,18 @@ def test_a_worker_that_cannot_begin_fails_once(monkeypatch, command):
     runner.run()
     assert status(id) == "failed" and len(started) == 1
     assert core.job_view(id)["exit_code"] == (7 if len(command) > 1 else None)
+
+
+def test_a_job_resumed_before_its_death_was_noted_still_waits(monkeypatch):
+    id = add()
+    folder, tended = core.job_folder(id), runner.Runner()
+    monkeypatch.setattr(runner, "own_command", lambda *a: [sys.executable, "-c", ""])
+    tended.start(folder, core.read_state(folder))
+    next(iter(tended.children)).wait(PATIENCE)
+    jobs.cancel(id)
+    jobs.resume(id, start=False)
+    tended.bury()
+    assert status(id) == "queued" and [f.name for f, _ in tended.waiting()] == [id]
 
 
 def test_a_state_that_cannot_be_written_does_not_stop_the_queue(monkeypatch, capsys):

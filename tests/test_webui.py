@@ -240,6 +240,13 @@ def test_no_solver_is_refused(webui):
         host.generate(Job(4))
 
 
+def test_a_job_without_settings_keeps_the_choice(webui):
+    host = webui("forge")
+    host.section.before_process(Job(4))
+    host.section.process(Job(4))
+    assert host.generate(Job(4)).isfinite().all()
+
+
 def test_a_solver_of_another_space_is_refused(webui):
     with pytest.raises(HostError, match="for flow models"):
         webui("a1111", pack_of("flow")).generate(Job(4))

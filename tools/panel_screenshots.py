@@ -36,7 +36,7 @@ def prepare():
     known = {view["name"]: view["id"] for view in jobs.core.list_jobs()}
     for name, nfes in wanted.items():
         if name not in known:
-            known[name] = jobs.add(TrainConfig(name=name, nfes=nfes, effort="quick"))
+            known[name] = jobs.add(TrainConfig(name=name, nfes=nfes, effort="quick", budget=3000))
     for name in wanted:
         view = jobs.wait(known[name], 3600)
         assert view["status"] == "done", view

@@ -93,6 +93,12 @@ def offload_field():
     )
 
 
+def make_room(hooks):
+    """Let the host free its memory: another process is about to open a model."""
+    if hooks is not None:
+        hooks.before_training()
+
+
 def model_choice(values):
     """The ModelChoice of fields by name; whatever else stands in `values` is left out."""
     kind = values["kind"]
