@@ -34,17 +34,19 @@ PLAIN = {
 }
 TOOLS, TAB = 70, 390  # pixels on the left of the page, without and with the tab
 FIT = """
-([margin, notes]) => {
+([margin, menus]) => {
   const { canvas } = window.app;
-  const nodes = canvas.graph.nodes.filter(({ type }) => notes || type !== "MarkdownNote");
+  const nodes = canvas.graph.nodes.filter(({ type }) => menus || type !== "MarkdownNote");
+  const head = menus ? 100 : 0;
   const left = Math.min(...nodes.map((n) => n.pos[0]));
   const top = Math.min(...nodes.map((n) => n.pos[1])) - 30;
   const right = Math.max(...nodes.map((n) => n.pos[0] + n.size[0]));
   const bottom = Math.max(...nodes.map((n) => n.pos[1] + n.size[1]));
   const { width, height } = canvas.canvas.getBoundingClientRect();
-  const scale = 0.94 * Math.min((width - margin) / (right - left), height / (bottom - top));
+  const fits = [(width - margin) / (right - left), (height - head) / (bottom - top)];
+  const scale = 0.94 * Math.min(...fits);
   canvas.ds.scale = scale;
-  const [x, y] = [(width + margin) / scale, height / scale];
+  const [x, y] = [(width + margin) / scale, (height + head) / scale];
   canvas.ds.offset = [(x - left - right) / 2, (y - top - bottom) / 2];
   canvas.setDirty(true, true);
 }
