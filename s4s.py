@@ -1,6 +1,6 @@
 """Set up S4S and run it; needs nothing but Python 3.10 or newer.
 
-    python s4s.py                  set up, and start the main job
+    python s4s.py                  set up, and open the panel in a browser
     python s4s.py COMMAND ...      set up, and run `python -m trainer COMMAND ...`
     python s4s.py test [ARGS]      set up with the tests' own needs, and run pytest ARGS
 
@@ -23,8 +23,8 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-DEFAULT_COMMAND = ["train", "--model", "demo", "--nfe", "5"]
-RUN_FILES = [ROOT / "requirements.txt"]
+DEFAULT_COMMAND = ["panel"]
+RUN_FILES = [ROOT / "requirements.txt", ROOT / "requirements" / "panel.txt"]
 TEST_FILES = [*RUN_FILES, ROOT / "requirements" / "dev.txt"]
 
 
@@ -108,7 +108,7 @@ def make_venv(folder: Path, python: Path) -> None:
 
 
 def install(python: Path, files: list[Path]) -> None:
-    names = ", ".join(name for file in files for name, _ in requirements(file))
+    names = ", ".join(dict.fromkeys(name for file in files for name, _ in requirements(file)))
     print(f"s4s: installing {names}; this can take a while", flush=True)
     command = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     if subprocess.call([*command, *(part for file in files for part in ("-r", file))]):

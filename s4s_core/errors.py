@@ -25,6 +25,14 @@ class ObjectiveError(S4SError):
     """A training objective cannot be used as asked."""
 
 
+class ConfigError(S4SError):
+    """What a job is asked to do is not valid."""
+
+
+class JobError(S4SError):
+    """A job cannot be had, or not be treated as asked."""
+
+
 class TrainingError(S4SError):
     """Training cannot start or go on as asked."""
 

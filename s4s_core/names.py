@@ -34,6 +34,8 @@ SCHEDULES = {
 # Model calls per NFE that training may spend.
 EFFORTS = {"quick": 6_000, "normal": 20_000, "thorough": 60_000}
 
+OBJECTIVES = ("l2", "l1", "huber", "lpips-alex", "lpips-vgg", "lpips-squeeze")
+
 METHODS = ("gauss-newton", "s4s", "s4s-alt", "joint", "ld3")
 
 

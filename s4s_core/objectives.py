@@ -10,8 +10,8 @@ import importlib.util
 import torch
 
 from .errors import ObjectiveError
+from .names import OBJECTIVES
 
-OBJECTIVES = ("l2", "l1", "huber", "lpips-alex", "lpips-vgg", "lpips-squeeze")
 _HUBER = 0.03
 _SMALLEST_SIDE = 64
 

@@ -139,6 +139,7 @@ class Checkout:
         (self.folder / "trainer" / "__main__.py").write_text(TRAINER)
         self.requirements = self.folder / "requirements.txt"
         self.requirements.write_text("tiny>=1.0\n")
+        (self.folder / "requirements" / "panel.txt").write_text("tiny>=1.1\n")
         (self.folder / "requirements" / "dev.txt").write_text("pytest>=8.0\n")
         wheels = folder / "wheels"
         wheels.mkdir()
@@ -194,7 +195,8 @@ def test_nothing_is_installed_twice(checkout):
     assert done.stdout.splitlines() == [f"trainer {checkout.elsewhere} ['again', '3']"]
 
 
-def test_the_main_job_is_the_default(checkout, s4s):
+def test_the_panel_is_the_default(checkout, s4s):
+    assert s4s.DEFAULT_COMMAND == ["panel"]
     assert f"trainer {checkout.elsewhere} {s4s.DEFAULT_COMMAND}" in checkout.run().stdout
 
 

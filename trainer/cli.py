@@ -15,11 +15,17 @@ from s4s_core import __version__
 from s4s_core.errors import S4SError
 
 COMMANDS = {
+    "panel": "train, follow and compare solvers in a browser",
     "train": "learn a solver for a model",
+    "jobs": "queue, watch, cancel, resume and delete training jobs",
+    "estimate": "measure how long a training will take, and its memory",
     "sample": "render pictures with a solver",
     "compare": "compare a solver with its teacher and with classical solvers",
+    "render": "render teacher, classical solver and learned solver from the same noise",
     "inspect": "show what is inside solver files",
     "bench": "rerun a benchmark",
+    "queue": "work through the queued jobs (started by itself)",
+    "work": "train one queued job (started by the queue)",
 }
 
 

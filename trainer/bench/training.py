@@ -18,7 +18,7 @@ from s4s_core.schedules.gits import gits_costs
 from s4s_core.teacher import default_teacher, draw_pairs
 from s4s_core.training.starts import named_start
 
-from ..models import load_model
+from ..models import ModelChoice, open_model
 from .memory import peak_bytes
 from .report import Report, Table
 
@@ -225,7 +225,7 @@ def _plot(curves, path):
 
 
 def measure(args):
-    model = load_model(args.model)
+    model = open_model(ModelChoice.parse(args.model, cfg=1.0))
     with torch.inference_mode():
         costs = gits_costs(model, samples=64)
     rows, curves = [], {}

@@ -9,7 +9,7 @@ def add_arguments(parser):
     parser.add_argument("--model", default="demo", help=f"{', '.join(MODELS)} (default: demo)")
     parser.add_argument("--solver", help="a solver file (default: the one bundled with the demo)")
     parser.add_argument("--nfe", default="", help="model calls (default: all in the file)")
-    parser.add_argument("--cfg", type=float, default=2.0, help="guidance scale (default: 2)")
+    parser.add_argument("--cfg", type=float, default=0.0, help="guidance (default: the model's)")
     parser.add_argument("--count", type=int, default=32, help="pairs to score on (default: 32)")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--out", default="compare.png", help="default: compare.png")
@@ -21,10 +21,10 @@ def run(args):
 
     from ..arguments import whole_numbers
     from ..comparison import Comparison, errors_text
-    from ..models import bundled_solver, load_model
+    from ..models import ModelChoice, bundled_solver, open_model
     from ..progress import ProgressLine
 
-    model = load_model(args.model, args.cfg)
+    model = open_model(ModelChoice.parse(args.model, cfg=args.cfg))
     pack = load_solver(args.solver or bundled_solver(args.model))
     nfes = whole_numbers("--nfe", args.nfe) if args.nfe else pack.nfes
     line = ProgressLine()

@@ -11,7 +11,7 @@ def add_arguments(parser):
     parser.add_argument("--classical", help="solver:order:schedule instead of a file")
     parser.add_argument("--nfe", type=int, default=5, help="model calls (default: 5)")
     parser.add_argument("--count", type=int, default=20, help="pictures (default: 20)")
-    parser.add_argument("--cfg", type=float, default=2.0, help="guidance scale (default: 2)")
+    parser.add_argument("--cfg", type=float, default=0.0, help="guidance (default: the model's)")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--out", default="samples.png", help="default: samples.png")
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
@@ -24,13 +24,13 @@ def run(args):
     from s4s_core.errors import S4SError
     from s4s_core.teacher import draw_noise
 
-    from ..models import load_model
+    from ..models import ModelChoice, open_model
     from ..pictures import can_show, grid, save_png
     from ..progress import ProgressLine
 
     if args.count < 1 or args.nfe < 1:
         raise S4SError("--count and --nfe take whole numbers from 1 on.")
-    model = load_model(args.model, args.cfg)
+    model = open_model(ModelChoice.parse(args.model, cfg=args.cfg))
     if not can_show(model):
         raise S4SError(f"The model '{args.model}' makes no pictures: choose a demo model.")
     label, table = choose_table(model, args)

@@ -1,0 +1,222 @@
+"""Configs: TOML in and out, strict keys, presets, and the command line's options."""
+
+import argparse
+import sys
+from dataclasses import fields
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from s4s_core.errors import ConfigError, S4SError
+from s4s_core.objectives import OBJECTIVES
+from s4s_core.training.settings import Settings
+from trainer import toml
+from trainer.config import (
+    OPTIONS,
+    TrainConfig,
+    from_plain,
+    from_toml,
+    read_config,
+    rooted,
+    to_toml,
+)
+from trainer.models import ModelChoice
+from trainer.presets import PRESETS, with_preset
+from trainer.train_arguments import add_train_arguments, config_of
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+VALUES = st.one_of(
+    TEXT, st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False, width=32)
+).filter(lambda value: value not in (float("inf"), float("-inf")))
+KEYS = st.from_regex(r"[A-Za-z0-9_-]{1,8}", fullmatch=True)
+TABLE = st.dictionaries(KEYS, VALUES | st.lists(VALUES, max_size=4), max_size=5)
+
+FULL = TrainConfig(
+    model=ModelChoice(
+        "diffusers", "C:\\models\\a b.safetensors", prompts=("a cat", 'a "dog" \x7f'), cfg=7.5
+    ),
+    name="mein Löser",
+    nfes=(8, 4, 4),
+    budget=500,
+    teacher="unipc-bh2:3:logsnr:20",
+    options={"samples": 8, "relax": 2, "times": False},
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(TABLE, st.dictionaries(KEYS, TABLE, max_size=2))
+def test_what_is_written_is_read_again_by_us_and_by_python(plain, sections):
+    values = {**plain, **sections}
+    text = toml.dumps(values)
+    assert toml.loads(text) == values
+    if sys.version_info >= (3, 11):
+        import tomllib
+
+        assert tomllib.loads(text) == values
+
+
+def test_comments_lists_and_literals_are_read():
+    text = """\ufeff# a comment
+path = 'C:\\models\\x'  # behind a value
+many = [
+    "a # b",
+    # between
+    "c",
+]
+flat = [1, 2.5, true]
+[model]  # a section
+on = false
+"""
+    assert toml.loads(text) == {
+        "path": "C:\\models\\x",
+        "many": ["a # b", "c"],
+        "flat": [1, 2.5, True],
+        "model": {"on": False},
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = 1\na = 2",
+        "[s]\n[s]",
+        "just words",
+        "a = ",
+        "a = [1, 2",
+        "a = nan",
+        "a = Infinity",
+        "a = null",
+        'a = {"b": 1}',
+        "a = [[1]]",
+        "a = 1 2",
+        "a = 'x' y",
+        "[[models]]",
+        "a = yes",
+    ],
+)
+def test_what_is_not_understood_names_its_line(text):
+    with pytest.raises(ConfigError, match=r"^Line [1-9] of the config"):
+        toml.loads(text)
+
+
+def test_a_config_survives_its_file(tmp_path):
+    path = tmp_path / "config.toml"
+    for config in (TrainConfig(), FULL):
+        path.write_text(to_toml(config), encoding="utf-8")
+        assert read_config(path) == config == from_plain(config.plain())
+    assert FULL.nfes == (4, 8) and FULL.title == "mein Löser"
+    assert TrainConfig().title == "demo solver"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("colour = 1", "A config has no key 'colour'"),
+        ("[model]\ncolour = 1", r"\[model\] has no key 'colour'"),
+        ("model = 1", "section of its own"),
+        ("options = 1", "section of its own"),
+        ("[options]\ncolour = 1", "There is no option 'colour'"),
+        ("[options]\nseed = 1", "There is no option 'seed'"),
+        ("[options]\nsamples = 1.5", "'samples' is like "),
+        ("[options]\nsamples = 0", "whole number above 0"),
+        ("[options]\ntimes = 1", "'times' is like True"),
+        ("nfes = 5", "'nfes' is a list"),
+        ("nfes = []", "whole numbers from 1"),
+        ("nfes = [0]", "whole numbers from 1"),
+        ("nfes = [true]", "'nfes' is a list"),
+        ("budget = 1.5", "'budget' is a whole number"),
+        ("budget = -1", "not below 0"),
+        ("effort = 'mad'", "Unknown effort 'mad'"),
+        ("method = 'magic'", "Unknown method 'magic'"),
+        ("objective = 'fid'", "Unknown objective 'fid'"),
+        ("teacher = 'unipc'", "The teacher 'unipc' is not understood"),
+        ("teacher = 'unipc-bh2:3:edm:0'", "not understood"),
+        ("name = 5", "'name' is text"),
+        ('name = "a\\nb"', "A name is a line"),
+        ("[model]\nkind = 'x'", "Unknown model 'x'"),
+        ("[model]\ncfg = 'x'", "The model's cfg"),
+    ],
+)
+def test_a_bad_config_gets_one_sentence(text, says):
+    with pytest.raises(S4SError, match=says) as caught:
+        from_toml(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("prompts", [("x" * 90_000,), ("\u732b" * 12_000,), ("x",) * 20_000])
+def test_prompts_are_bounded_because_they_go_into_the_header(prompts):
+    with pytest.raises(ConfigError, match="use fewer"):
+        TrainConfig(model=ModelChoice(prompts=prompts))
+    TrainConfig(model=ModelChoice(prompts=("a cat on a mat",) * 2000))
+
+
+def test_a_file_that_is_missing_or_no_text_is_named(tmp_path):
+    bad = tmp_path / "bad.toml"
+    bad.write_bytes(b"\xff\xfe\x00")
+    for path in (bad, tmp_path / "none.toml"):
+        with pytest.raises(ConfigError, match=path.name):
+            read_config(path)
+
+
+def test_options_and_objectives_are_those_of_fit():
+    named = {"method", "nfes", "seed", "budget", "objective"}
+    assert set(OPTIONS) | named == {each.name for each in fields(Settings)}
+    for name in OBJECTIVES:
+        assert TrainConfig(objective=name).settings().objective == name
+
+
+def test_effort_is_model_calls_and_a_budget_wins():
+    assert TrainConfig(effort="quick").calls == 6000
+    assert TrainConfig(effort="quick", budget=77).calls == 77
+    assert TrainConfig(method="s4s").calls is None
+    assert TrainConfig(method="s4s", budget=77).settings().budget == 77
+
+
+def test_presets_keep_the_model_and_set_the_rest():
+    config = TrainConfig(model=ModelChoice("mixture"), nfes=(4,), seed=3, budget=9, name="n")
+    assert list(PRESETS) == ["quick", "normal", "thorough", "paper: S4S", "paper: S4S-Alt"]
+    for name in PRESETS:
+        changed = with_preset(config, name)
+        assert (changed.model, changed.nfes, changed.seed, changed.name) == (
+            config.model,
+            (4,),
+            3,
+            "n",
+        )
+        assert changed.budget == 0 and from_toml(to_toml(changed)) == changed
+    alt = with_preset(config, "paper: S4S-Alt")
+    assert alt.method == "s4s-alt" and alt.options["samples"] == 1400
+    with pytest.raises(ConfigError, match="Unknown preset"):
+        with_preset(config, "mad")
+
+
+def test_relative_paths_are_rooted_where_they_exist(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").touch()
+    inside = rooted(TrainConfig(model=ModelChoice("python", "net.py:make")))
+    assert inside.model.path == f"{tmp_path / 'net.py'}:make"
+    for kind, path in (("python", "package.module:make"), ("comfyui", "sdxl.safetensors")):
+        config = TrainConfig(model=ModelChoice(kind, path))
+        assert rooted(config) == config
+    (tmp_path / "sdxl.safetensors").touch()
+    assert rooted(config).model.path == str(tmp_path / "sdxl.safetensors")
+
+
+def parse(*arguments):
+    parser = argparse.ArgumentParser()
+    add_train_arguments(parser)
+    return config_of(parser.parse_args(arguments))
+
+
+def test_the_command_line_changes_a_file(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(FULL), encoding="utf-8")
+    assert parse("--config", str(path)) == FULL
+    changed = parse("--config", str(path), "--nfe", "6,5", "--init", "ipndm:3:edm", "--cfg", "2")
+    assert changed.nfes == (5, 6) and changed.model.path == FULL.model.path
+    assert changed.options == {**FULL.options, "init": "ipndm:3:edm"} and changed.model.cfg == 2.0
+    other = parse("--model", "diffusers:/models/x", "--prompt", "a", "--prompt", "b")
+    assert other.model.path == "/models/x" and other.model.prompts == ("a", "b")
+    assert parse("--preset", "paper: S4S").method == "s4s"
+    assert parse() == TrainConfig()

@@ -1,0 +1,234 @@
+"""Diffusers pipelines as models: the same as the pipeline's own call, for every type."""
+
+import json
+import shutil
+
+import pytest
+import tiny_pipelines as tiny
+import torch
+from safetensors.torch import save_file
+from tiny_checkpoint import save_checkpoint
+
+from s4s_core import classical_table, sample
+from s4s_core.errors import ModelError
+from s4s_core.teacher import draw_noise
+from trainer.models import ModelChoice, extras, open_model
+from trainer.models.pipeline import choose_dtype
+from trainer.models.prediction import ShiftedTimes, denoised, discrete_times, network_input
+from trainer.models.weights import file_digest
+
+# diffusers renames torch_dtype, and it and numpy 2 are not of one mind yet.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:diffusers"),
+    pytest.mark.filterwarnings("ignore:.*torch_dtype:FutureWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return tmp_path_factory.mktemp("pipelines")
+
+
+@pytest.fixture(scope="module", params=tiny.KINDS)
+def opened(request, folders):
+    """(kind, pipeline, model) of each type."""
+    pipe, folder = tiny.save(request.param, folders)
+    return request.param, pipe, open_model(tiny.choice(folder))
+
+
+def test_euler_through_the_model_is_the_pipeline_itself(opened):
+    kind, pipe, model = opened
+    noise = torch.randn(2, *model.shape, generator=torch.Generator().manual_seed(1))
+    expected = tiny.run(kind, pipe, noise, 5)
+    nodes = pipe.scheduler.sigmas.double().cpu()
+    table = classical_table("euler", nodes, space=model.space)
+    start = noise * (pipe.scheduler.init_noise_sigma if model.space == "ve" else 1)
+    with torch.no_grad():
+        result = sample(model.denoise, start, table, torch.tensor([0, 1]))
+        pictures = model.decode(result)
+    assert (result - expected).abs().max() < 1e-4 * expected.abs().max()
+    shown = tiny.run(kind, pipe, noise, 5, output="pt")
+    assert pictures.shape == (2, 3, tiny.SIZE, tiny.SIZE)
+    assert (pictures - shown).abs().max() < 1e-4
+
+
+def test_the_contract(opened):
+    kind, pipe, model = opened
+    assert model.space == ("ve" if kind.startswith(("sd1", "sd2", "sdxl")) else "flow")
+    assert 0 < model.sigma_min < model.sigma_max
+    x, cond = draw_noise(model, 3, 0)
+    assert x.shape == (3, *model.shape) and cond.shape == (3,) and cond.max() < len(tiny.PROMPTS)
+    with torch.no_grad():
+        full = model.denoise(x, torch.full((3,), model.sigma_max), cond)
+        row = model.denoise(x[1:2], torch.full((1,), model.sigma_max), cond[1:2])
+        free = model.denoise(x, torch.full((3,), model.sigma_max))
+    assert torch.allclose(full[1:2], row, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(full, free)
+    told = 1.0 if kind == "flux" else tiny.CFG
+    assert model.about["cfg"] == [told, told]
+    assert model.about["resolution"] == [tiny.SIZE, tiny.SIZE]
+    assert model.about["model"].get("guidance") == (tiny.CFG if kind == "flux" else None)
+    assert not any("text_encoder" in name for name in vars(model))
+
+
+def test_the_schedule_has_the_pipelines_shift(opened):
+    kind, pipe, model = opened
+    if model.space == "ve":
+        pytest.skip("no flow model")
+    tiny.run(kind, pipe, torch.zeros(2, *model.shape), 4)
+    times = torch.linspace(1, 0.25, 4, dtype=torch.float64)
+    if kind == "sd3":  # its scheduler spaces the shifted times evenly, then shifts them again
+        times = torch.linspace(1, model.sigma_min, 4, dtype=torch.float64)
+    expected = pipe.scheduler.sigmas[:-1].double()
+    assert torch.allclose(model.times.sigma(times), expected, atol=1e-6)
+    assert torch.allclose(model.times.time(model.times.sigma(times)), times)
+
+
+def test_half_precision_and_offload(folders):
+    _, folder = tiny.save("flux", folders)
+    whole, half = (open_model(tiny.choice(folder, dtype=d)) for d in ("float32", "bfloat16"))
+    moved = open_model(tiny.choice(folder, offload=True))
+    x, cond = draw_noise(whole, 2, 0)
+    sigma = torch.full((2,), 0.7)
+    with torch.no_grad():
+        exact, rounded = whole.denoise(x, sigma, cond), half.denoise(x, sigma, cond)
+        assert half.network.dtype == torch.bfloat16 and rounded.dtype == torch.float32
+        assert (exact - rounded).abs().max() < 0.05
+        assert torch.equal(moved.denoise(x, sigma, cond), exact)
+        assert torch.equal(moved.decode(x), whole.decode(x))
+        assert half.decode(x).dtype == torch.float32
+    assert len({m.fingerprint for m in (whole, half)}) == 2
+    assert moved.fingerprint == whole.fingerprint
+
+
+def test_half_precision_keeps_exact_times(folders):
+    """Flux rounds its times to its precision: 0.701 and 0.702 would be one time in bfloat16."""
+    _, folder = tiny.save("flux", folders)
+    model = open_model(tiny.choice(folder, dtype="bfloat16"))
+    seen = []
+    embed = model.network.time_text_embed.time_proj
+    embed.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0]))
+    x, cond = draw_noise(model, 2, 0)
+    with torch.no_grad():
+        model.denoise(x, torch.tensor([0.701, 0.702]), cond)
+    assert torch.allclose(seen[0], torch.tensor([701.0, 702.0]))
+
+
+def test_fingerprints_follow_all_that_matters(folders):
+    _, folder = tiny.save("sd1", folders)
+    base = open_model(tiny.choice(folder)).fingerprint
+    assert open_model(tiny.choice(folder)).fingerprint == base
+    others = [{"cfg": 5.0}, {"negative": "sea"}, {"prompts": ("a dog",)}]
+    found = {open_model(tiny.choice(folder, **other)).fingerprint for other in others}
+    assert len(found) == 3 and base not in found
+
+
+def test_default_prompts_and_guidance(folders):
+    _, folder = tiny.save("sd1", folders)
+    model = open_model(ModelChoice("diffusers", str(folder), device="cpu"))
+    assert len(model.texts["text"]) == 64 and model.about["cfg"] == [7.5, 7.5]
+    assert model.shape == (4, 8, 8)
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction", "sample"])
+def test_predictions(prediction):
+    """x0 comes back from what a perfect network of each kind predicts."""
+    generator = torch.Generator().manual_seed(0)
+    x0, eps = torch.randn(2, 2, 1, 3, 3, generator=generator, dtype=torch.float64)
+    sigma = torch.tensor([0.3, 9.0], dtype=torch.float64)
+    level = sigma.reshape(2, 1, 1, 1)
+    x = x0 + level * eps
+    alpha, noise = 1 / (1 + level**2).sqrt(), level / (1 + level**2).sqrt()
+    output = {"epsilon": eps, "v_prediction": alpha * eps - noise * x0, "sample": x0}[prediction]
+    assert torch.allclose(denoised(prediction, x, output, sigma), x0)
+    assert torch.allclose(network_input("ve", x, sigma), alpha * x)
+    assert torch.equal(network_input("flow", x, sigma), x)
+
+
+def test_an_unknown_prediction():
+    with pytest.raises(ModelError, match="predict 'magic'"):
+        denoised("magic", torch.zeros(1), torch.zeros(1), torch.ones(1))
+
+
+def test_times_of_schedulers():
+    zero_snr = tiny.BETAS | {"rescale_betas_zero_snr": True}
+    assert discrete_times(zero_snr).sigma_max == pytest.approx(4096, rel=1e-3)
+    assert discrete_times(tiny.BETAS).sigma_max == pytest.approx(14.6146, rel=1e-4)
+    assert ShiftedTimes(1.0).sigma_min == pytest.approx(0.001)
+
+
+def test_precision_by_device():
+    assert choose_dtype("auto", torch.device("cpu"), False) == torch.float32
+    assert choose_dtype("auto", torch.device("cuda"), False) == torch.float16
+    assert choose_dtype("auto", torch.device("cuda"), True) == torch.bfloat16
+    assert choose_dtype("float16", torch.device("cpu"), True) == torch.float16
+
+
+def test_sentences_about_folders(folders, tmp_path):
+    def refused(path, sentence, **options):
+        with pytest.raises(ModelError, match=sentence):
+            open_model(tiny.choice(path, **options))
+
+    refused(tmp_path, "has no model_index.json")
+    refused(tmp_path / "nothing", "There is no file or folder")
+    (tmp_path / "old.ckpt").write_bytes(b"x")
+    refused(tmp_path / "old.ckpt", "no .safetensors file")
+    (tmp_path / "bad.safetensors").write_bytes(b"x" * 40)
+    refused(tmp_path / "bad.safetensors", "damaged or no checkpoint")
+    save_file({"lora.weight": torch.zeros(2)}, tmp_path / "lora.safetensors")
+    refused(tmp_path / "lora.safetensors", "holds no whole SD 1")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "model_index.json").write_text(json.dumps({"_class_name": "WanPipeline"}))
+    refused(other, "holds a WanPipeline, which cannot be trained for")
+    (other / "model_index.json").write_text(json.dumps({"_class_name": "FluxPipeline"}))
+    refused(other, "diffusers cannot load")
+    _, folder = tiny.save("sd1", folders)
+    odd = ModelChoice("diffusers", str(folder), width=17, height=16)
+    with pytest.raises(ModelError, match="17x16: this model's sides are multiples of 2"):
+        open_model(odd)
+
+
+def test_a_missing_extra_says_how_to_install_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r'diffusers and transformers.*s4s-solver\[diffusers\]'):
+        open_model(tiny.choice(tmp_path))
+
+
+def test_a_broken_extra_is_named(monkeypatch, tmp_path):
+    def broken(name):
+        raise RuntimeError("torchaudio does not fit")
+
+    monkeypatch.setattr(extras.importlib, "import_module", broken)
+    with pytest.raises(ModelError, match="cannot be imported: torchaudio does not fit"):
+        extras.import_extras("diffusers")
+
+
+def test_one_file_is_the_same_model(folders, tmp_path):
+    """A checkpoint in the original names, with its configuration in a folder of its name."""
+    pipe, folder = tiny.save("sd1", folders)
+    save_checkpoint(pipe, tmp_path / "tiny.safetensors")
+    shutil.copytree(folder, tmp_path / "tiny")
+    for weights in (tmp_path / "tiny").rglob("*.safetensors"):
+        weights.unlink()
+    whole = open_model(tiny.choice(folder))
+    single = open_model(tiny.choice(tmp_path / "tiny.safetensors"))
+    x, cond = draw_noise(whole, 2, 0)
+    sigma = torch.full((2,), 3.0)
+    with torch.no_grad():
+        assert torch.allclose(single.denoise(x, sigma, cond), whole.denoise(x, sigma, cond))
+        assert torch.allclose(single.decode(x), whole.decode(x), atol=1e-6)
+    assert single.name == "tiny.safetensors"
+    assert single.about["model"]["hash"] == "sha256:" + file_digest(tmp_path / "tiny.safetensors")
+
+
+def test_one_file_without_a_configuration(folders, tmp_path, monkeypatch):
+    pipe, _ = tiny.save("sd1", folders)
+    save_checkpoint(pipe, tmp_path / "alone.safetensors")
+
+    def offline(*arguments, **options):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(tiny.diffusers.StableDiffusionPipeline, "from_single_file", offline)
+    with pytest.raises(ModelError, match="no route to host .without internet it takes"):
+        open_model(tiny.choice(tmp_path / "alone.safetensors"))

@@ -1,0 +1,84 @@
+"""Take the docs' pictures of the panel: each tab, light and dark, in headless Chromium.
+
+    python tools/panel_screenshots.py [--home FOLDER]
+
+Trains two small solvers of the demo model first, and leaves a third in training, so that there is
+something to see. A home that was used before is used again, without training.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import browsers  # noqa: E402 - found by the line above
+from panels import Panel  # noqa: E402
+
+IMAGES = ROOT / "docs" / "images"
+TABS = ("Train", "Jobs", "Solvers", "Compare")
+COUNT = 16
+
+
+def prepare():
+    """Jobs and a comparison to look at, in the home that S4S_HOME names."""
+    from s4s_core import load_solver
+    from s4s_core.folders import solver_files
+    from trainer import jobs, rendering
+    from trainer.config import TrainConfig
+    from trainer.models import ModelChoice
+
+    wanted = {"emoji, 4 to 6 steps": (4, 5, 6), "emoji, 8 steps": (8,)}
+    known = {view["name"]: view["id"] for view in jobs.core.list_jobs()}
+    for name, nfes in wanted.items():
+        if name not in known:
+            known[name] = jobs.add(TrainConfig(name=name, nfes=nfes, effort="quick", budget=3000))
+    for name in wanted:
+        view = jobs.wait(known[name], 3600)
+        assert view["status"] == "done", view
+    if rendering.look(rendering.compare_home()) is None:
+        pack = load_solver(solver_files()["emoji- 4 to 6 steps.safetensors"])
+        rendering.render(ModelChoice(), pack, rendering.compare_home(), 5, seed=3, count=COUNT)
+    return known["emoji, 4 to 6 steps"], jobs.add(
+        TrainConfig(name="emoji, as a flow model", model=ModelChoice("demo-flow"), nfes=(5,))
+    )
+
+
+def shoot(page, suffix, job):
+    """One picture of each tab."""
+    page.page.get_by_label("4", exact=True).first.check()
+    page.page.locator("#s4s-estimate").click()
+    page.page.get_by_text("at the peak").wait_for(timeout=300_000)
+    for tab in TABS:
+        page.tab(tab)
+        if tab == "Jobs":
+            page.page.locator(f"#s4s-jobs input[value='{job}']").check()
+        time.sleep(4)  # a few looks; nothing is asserted here
+        path = IMAGES / f"panel-{tab.lower()}-{suffix}.png"
+        page.page.screenshot(path=str(path), full_page=True)
+        print(path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--home", help="a folder for jobs and solvers (default: a temporary one)")
+    home = parser.parse_args().home or tempfile.mkdtemp(prefix="s4s-shots-")
+    os.environ["S4S_HOME"] = home
+    from trainer import jobs
+
+    job, running = prepare()
+    try:
+        with Panel(home) as panel:
+            for suffix in ("light", "dark"):
+                with browsers.opened(panel.url, dark=suffix == "dark") as page:
+                    shoot(page, suffix, job)
+    finally:
+        jobs.delete(running)
+
+
+if __name__ == "__main__":
+    main()

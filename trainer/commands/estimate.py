@@ -1,0 +1,26 @@
+"""`estimate`: time and peak memory of a training, from a dry run of a few model calls."""
+
+import json
+
+
+def add_arguments(parser):
+    from ..train_arguments import add_train_arguments
+
+    add_train_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the estimate as JSON")
+
+
+def run(args):
+    from ..preflight import measure, size
+    from ..progress import clock
+    from ..train_arguments import config_of
+
+    found = measure(config_of(args))
+    if args.json:
+        print(json.dumps(found.plain()))
+        return 0
+    print(f"{clock(found.seconds)} at most: {found.calls:,} model calls on {found.device}.")
+    print(f"Peak memory: about {size(found.memory_bytes)}.")
+    for warning in found.warnings:
+        print(warning)
+    return 0

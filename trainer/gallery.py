@@ -1,0 +1,151 @@
+"""Pictures of a job: teacher, best classical solver and S4S on the same noise, while it trains."""
+
+import base64
+import io
+import time
+
+import torch
+from PIL import Image
+from torch.nn.functional import interpolate
+
+from s4s_core import sample
+from s4s_core.evaluation import candidates, rank
+from s4s_core.teacher import default_teacher, draw_pairs
+from s4s_core.training.parallel import is_out_of_memory
+
+from .comparison import FRESH_SEED
+from .pictures import grid, save_png, to_pixels
+from .training import teacher_of
+
+COUNT, BATCH, SIDE = 6, 2, 128
+RIVALS = (("ipndm", 3), ("dpmpp", 2), ("unipc-bh2", 3))
+"""Classical solvers that a picture is chosen from before the scores are known."""
+
+PAUSE, SHARE = 5.0, 20
+"""Grids are at least so many seconds apart, and so many times what the last S4S row took."""
+
+THUMBNAIL, LARGEST, QUALITIES = 256, 30_000, (85, 70, 50, 25)
+"""Side of a thumbnail, and its bytes: it stands in a header of bounded size, twice."""
+
+
+class Gallery:
+    """Writes grids into a folder, numbered; writes none for a model that shows nothing."""
+
+    def __init__(self, model, config, folder):
+        self.model, self.folder = model, folder
+        self.pairs, self.rivals, self.tiles = None, {}, {}
+        self.due, self.cost, self.last = 0.0, 0.0, None
+        self.ending = config.settings().ending
+        self.teacher = teacher_of(config, model) or default_teacher(model, ending=self.ending)
+        self.able = True
+
+    def show(self, event):
+        """Save a grid of an event's table, if it is new and the last grid is a while ago."""
+        if time.monotonic() < self.due or event.table == self.last:
+            return
+        self.last = event.table
+        self._guarded(lambda: self._save({event.nfe: event.table}, {}))
+        self.due = time.monotonic() + max(PAUSE, SHARE * self.cost)
+
+    def finish(self, result):
+        """Save the grid of all NFEs; the thumbnail of the last one as a data URI, or None."""
+        tables = {nfe: result.pack[nfe] for nfe in result.pack.nfes}
+        return self._guarded(lambda: self._save(tables, result.scores))
+
+    @torch.inference_mode()
+    def _save(self, tables, scores):
+        """Save a grid and return the thumbnail of its last row."""
+        if self.pairs is None:
+            self.able = self._pictures(torch.zeros(1, *self.model.shape)) is not None
+            if not self.able:
+                return None
+            self.pairs = draw_pairs(self.model, self.teacher, COUNT, FRESH_SEED, BATCH)
+        rows = {f"teacher, {self.teacher.nfe} NFE": self._still(self.teacher)}
+        for nfe, table in tables.items():
+            score = scores.get(str(nfe), {})
+            rival = self._rival(nfe, score.get("classical_name"))
+            rows[_label(rival.label, nfe, score.get("classical"))] = self._still(rival.table)
+            began = time.monotonic()
+            ours = self._drawn(table)
+            self.cost = time.monotonic() - began
+            rows[_label("S4S", nfe, score.get("rmse"))] = _tiles(ours)
+        self.folder.mkdir(exist_ok=True)
+        number = 1 + max((int(p.stem) for p in self.folder.glob("[0-9]*.png")), default=0)
+        save_png(self.folder / f"{number:04d}.png", grid(rows, scale=1))
+        return thumbnail(ours)
+
+    def _still(self, table):
+        """The tiles of a table that does not change, drawn once."""
+        if table not in self.tiles:
+            known = table is self.teacher
+            pictures = self._pictures(self.pairs.target) if known else self._drawn(table)
+            self.tiles[table] = _tiles(pictures)
+        return self.tiles[table]
+
+    def _rival(self, nfe, label):
+        """The classical solver of that label, or else the best of a few on these pairs."""
+        if label is not None:
+            for candidate in candidates(self.model, nfe, self.ending):
+                if candidate.label == label:
+                    return candidate
+        if nfe not in self.rivals:
+            found = candidates(self.model, nfe, self.ending, RIVALS)
+            ranked = rank(self.model.denoise, found, self.pairs[:BATCH], BATCH, keep=1)
+            self.rivals[nfe] = ranked[0][1]
+        return self.rivals[nfe]
+
+    def _drawn(self, table):
+        parts = self.pairs.batches(BATCH)
+        return torch.cat(
+            [self._pictures(sample(self.model.denoise, p.x, table, p.cond)) for p in parts]
+        )
+
+    def _pictures(self, x):
+        """Pictures [n, 3, h, w] in [0, 1] in main memory, or None; a few at a time."""
+        x = x.to(getattr(self.model, "device", "cpu"))
+        parts = [self.model.decode(part) for part in x.split(BATCH)]
+        return None if parts[0] is None else torch.cat([p.float().cpu() for p in parts])
+
+    def _guarded(self, function):
+        """What the function returns; without memory for pictures, training goes on without them."""
+        if not self.able:
+            return None
+        try:
+            return function()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            print("There is no memory for sample pictures: going on without them.", flush=True)
+            self.able = False
+            return None
+
+
+def _label(name, nfe, error):
+    return f"{name}, {nfe} NFE" + ("" if error is None else f": {error:.3f}")
+
+
+def _tiles(pictures):
+    """Pictures in [-1, 1] of about SIDE pixels: small ones keep theirs, large ones are averaged."""
+    longest = max(pictures.shape[2:])
+    if longest <= SIDE:
+        return interpolate(pictures * 2 - 1, scale_factor=SIDE // longest, mode="nearest")
+    return interpolate(pictures * 2 - 1, scale_factor=SIDE / longest, mode="area")
+
+
+def thumbnail(pictures):
+    """A data URI of the first four pictures in a square."""
+    sheet = Image.new("RGB", (THUMBNAIL, THUMBNAIL), "white")
+    half = THUMBNAIL // 2
+    for number, pixels in enumerate(to_pixels(pictures[:4] * 2 - 1)):
+        tile = Image.fromarray(pixels.copy())
+        smooth = max(tile.size) > half
+        how = Image.Resampling.LANCZOS if smooth else Image.Resampling.NEAREST
+        scale = half / max(tile.size)
+        tile = tile.resize([max(1, round(side * scale)) for side in tile.size], how)
+        sheet.paste(tile, (number % 2 * half, number // 2 * half))
+    for quality in QUALITIES:
+        data = io.BytesIO()
+        sheet.save(data, format="JPEG", quality=quality)
+        if data.tell() <= LARGEST:
+            break
+    return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()

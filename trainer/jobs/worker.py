@@ -1,0 +1,138 @@
+"""The process that trains one job: it holds the job's lock and writes everything in its folder."""
+
+import errno
+import faulthandler
+import json
+import os
+import shutil
+import sys
+import traceback
+
+from s4s_core import jobs as core
+from s4s_core.atomic import sweep, write_atomic
+from s4s_core.errors import JobError, S4SError
+from s4s_core.processes import Lock, lead_group
+
+from ..config import read_config
+from ..preflight import check_disk
+from ..solvers import publish
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+TEACHER = "teacher"
+"""Folder of the teacher's results, kept until the job is done."""
+
+
+def work(id):
+    """Train a queued job to its end; the exit code: 0, or 1 with the reason in its state."""
+    folder = core.job_folder(id)
+    with Lock(folder / core.LOCK) as lock:
+        if not lock.take(wait=10.0):
+            raise JobError(f"The job {id} is already running.")
+        lead_group()
+        faulthandler.enable()  # a crash inside a library leaves its trace in the log
+        state = core.read_state(folder)
+        if state["status"] != "queued":
+            print(f"The job {id} is {state['status']}: nothing to do.")
+            return 0
+        return _work(folder, state)
+
+
+def _work(folder, state):
+    state |= {"status": "running", "pid": os.getpid(), "message": "Starting."}
+    core.write_state(folder, state)
+    try:
+        name = _train(folder)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the job's state must say so
+        reason = _reason(error)
+        print(f"error: {reason}", file=sys.stderr, flush=True)
+        state |= {"status": "failed", "message": reason, "error": reason, "exit_code": 1}
+    else:
+        done = f"Saved as {name}."
+        state |= {"status": "done", "message": done, "exit_code": 0, "result": name}
+    core.write_state(folder, state)
+    return state["exit_code"]
+
+
+def _reason(error):
+    """One sentence for people; what nobody foresaw goes to the log whole."""
+    if isinstance(error, S4SError):
+        return str(error)
+    traceback.print_exc()
+    if isinstance(error, ModuleNotFoundError):
+        return f"The package {error.name} is missing: run 'python s4s.py', which installs it."
+    if _is_out_of_memory(error):
+        return "Out of memory: close other programs, or train at a lower resolution or precision."
+    if isinstance(error, OSError) and error.errno in FULL:
+        return "The disk is full, or its quota is: make room, and resume the job."
+    said = " ".join(str(error).split())[:200]
+    return f"An unexpected {type(error).__name__} stopped it ({said}): the log has the details."
+
+
+def _is_out_of_memory(error):
+    """Did an allocation fail? Asks torch only if it is here: its import may be what failed."""
+    if "torch" not in sys.modules:
+        return isinstance(error, MemoryError)
+    from s4s_core.training.parallel import is_out_of_memory
+
+    return is_out_of_memory(error)
+
+
+def _train(folder):
+    """Train, save the solver, and return the name that it has in the solvers' folder."""
+    for name in (core.STATE, core.FIT, core.RESULT):
+        sweep(folder / name)
+    config = read_config(folder / core.CONFIG)
+    check_disk(config)
+    data = _solver(folder, config)
+    write_atomic(folder / core.RESULT, data)
+    path = publish(data, config.title)
+    shutil.rmtree(folder / TEACHER, ignore_errors=True)
+    print(f"Saved {path}", flush=True)
+    return path.name
+
+
+def _solver(folder, config):
+    """The bytes of the solver file that a config asks for; imports what is heavy."""
+    from s4s_core.solver_file import dump_solver
+
+    from ..models import open_model
+    from ..training import described, train
+
+    print(f"Loading {config.model.label}", flush=True)
+    model = open_model(config.model)
+    check_disk(config, model.shape)
+    with Record(folder, config, model) as record:
+        result = train(config, model, record, folder / core.FIT, folder / TEACHER)
+        for line in result.log:
+            print(line, flush=True)
+        pack = described(result.pack, model, config, record.gallery.finish(result))
+    return dump_solver(pack)
+
+
+class Record:
+    """Listens to fit: a line of metrics for every event, and pictures now and then."""
+
+    def __init__(self, folder, config, model):
+        from ..gallery import Gallery
+        from ..training import Course
+
+        last = core.last_metric(folder)
+        self.course = Course(config, last.get("seconds", 0.0))
+        self.gallery = Gallery(model, config, folder / core.SAMPLES)
+        self.file = open(folder / core.METRICS, "ab")  # noqa: SIM115 - closed in __exit__
+        if self.file.tell():
+            self.file.write(b"\n")  # ends a line that a killed process left unfinished
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+
+    def __call__(self, event):
+        line = self.course.line(event)
+        self.file.write(json.dumps(line).encode() + b"\n")
+        self.file.flush()
+        if event.table is not None:
+            print(line["message"], flush=True)
+            self.gallery.show(event)

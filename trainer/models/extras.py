@@ -1,0 +1,21 @@
+"""Packages that not everyone needs: without them, one sentence says how to install them."""
+
+import importlib
+import importlib.util
+
+from s4s_core.errors import ModelError
+
+HINT = 'pip install "s4s-solver[diffusers]", or in a checkout -r requirements/diffusers.txt'
+
+
+def import_extras(*names):
+    """The modules of that name; ModelError, in a sentence, where one is missing or broken."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ModelError(
+            f"This needs {' and '.join(missing)}, which Python does not find here: {HINT}."
+        )
+    try:
+        return [importlib.import_module(name) for name in names]
+    except (ImportError, OSError, RuntimeError) as error:
+        raise ModelError(f"{' or '.join(names)} cannot be imported: {error}") from error

@@ -1,0 +1,126 @@
+"""One training run from a config: what the `train` command and a job's worker share."""
+
+import time
+from dataclasses import replace
+
+from s4s_core import SolverPack, fit
+from s4s_core.evaluation import SCHEDULES, SOLVERS
+from s4s_core.teacher import TEACHER_NFE
+from s4s_core.training.gradient import PHASES, PLAIN_COST, REMATERIALISED_COST
+from s4s_core.training.starts import named_start
+
+from .config import teacher_parts
+
+
+def train(config, model, listen=None, state=None, cache=None):
+    """fit's Result for a config; `listen`, `state` and `cache` are those of fit."""
+    options = dict(config.options)
+    if config.objective.startswith("lpips") and model.shape[0] != 3:
+        options["decode"] = lambda x: model.decode(x) * 2 - 1
+    return fit(
+        model,
+        config.nfes,
+        config.method,
+        config.seed,
+        config.calls,
+        listen,
+        teacher=teacher_of(config, model),
+        objective=config.objective,
+        state=state,
+        cache=cache,
+        **options,
+    )
+
+
+def teacher_of(config, model):
+    """The table of the teacher that a config names, or None for the default."""
+    parts = teacher_parts(config.teacher)
+    if parts is None:
+        return None
+    return named_start(model, *parts, config.settings().ending).table
+
+
+def described(pack, model, config, thumbnail=None):
+    """The pack with what it was trained for, and all that repeats it, in its header.
+
+    Of a checkpoint only the file's name is told: the rest of its path is nobody's business.
+    """
+    shared = replace(config.model, path=config.model.label if config.model.path else "", host="")
+    about = {"name": config.title, **model.about, **pack.metadata}
+    about["config"] = replace(config, model=shared).plain()
+    if thumbnail:
+        about["thumbnail"] = thumbnail
+    return SolverPack(pack.tables, about)
+
+
+class Plan:
+    """Model calls that a run will make, as far as they are known: (teacher's, per NFE)."""
+
+    def __init__(self, config):
+        settings, parts = config.settings(), teacher_parts(config.teacher)
+        pairs = settings.samples + settings.validation + settings.held_out
+        self.teacher = pairs * (parts[1] if parts else TEACHER_NFE)
+        tried = len(SOLVERS) * len(SCHEDULES) if settings.init == "auto" else 0
+        self.before = {n: n * (tried and 8 * tried + 8 * 16) for n in config.nfes}
+        self.fitting = {n: _fitting(settings, n) for n in config.nfes}
+        self.after = {n: n * settings.held_out * (10 if tried else 3) for n in config.nfes}
+
+    @property
+    def total(self):
+        parts = (self.before, self.fitting, self.after)
+        return self.teacher + sum(sum(part.values()) for part in parts)
+
+    def share(self, event):
+        """How much of the whole is done at an event, 0 to 1."""
+        if event.phase == "teacher":
+            return self.teacher * event.step / event.total / self.total
+        calls = self.teacher + self.before[event.nfe] + event.done * self.fitting[event.nfe]
+        for nfe in self.fitting:
+            if nfe < event.nfe:
+                calls += self.before[nfe] + self.fitting[nfe] + self.after[nfe]
+        return min(1.0, calls / self.total)
+
+
+def _fitting(settings, nfe):
+    """Calls of one NFE's training: the budget, or what the epochs take if that is less."""
+    if settings.method == "gauss-newton":
+        return settings.budget
+    cost = REMATERIALISED_COST if settings.rematerialise else PLAIN_COST
+    epoch = nfe * (cost * settings.samples + settings.validation)
+    calls = len(PHASES[settings.method]) * settings.epochs * epoch
+    return min(calls, settings.budget or calls)
+
+
+class Course:
+    """Turns fit's events into lines of metrics: share done, time left, and a word for people.
+
+    `seconds` are those that earlier processes of the same run have spent.
+    """
+
+    def __init__(self, config, seconds=0.0):
+        self.plan, self.before, self.began = Plan(config), seconds, time.monotonic()
+        self.first = self.share = None
+
+    def line(self, event):
+        spent, share = time.monotonic() - self.began, self.plan.share(event)
+        self.first = share if self.first is None else self.first
+        self.share = max(share, self.share or 0.0)
+        gained = self.share - self.first
+        return {
+            "phase": event.phase,
+            "nfe": event.nfe,
+            "step": event.step,
+            "loss": event.loss,
+            "validation": event.validation,
+            "calls": event.calls,
+            "seconds": round(self.before + spent, 3),
+            "progress": round(self.share, 4),
+            "eta": round(spent / gained * (1 - self.share), 1) if gained > 0.005 else None,
+            "message": _message(event),
+        }
+
+
+def _message(event):
+    if event.phase == "teacher":
+        return f"The teacher renders what to learn from: {event.step} of {event.total}."
+    return f"{event.nfe} NFE, step {event.step}: error {event.validation:.4g}"
