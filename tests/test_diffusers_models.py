@@ -102,6 +102,13 @@ def test_half_precision_and_offload(folders):
     assert moved.fingerprint == whole.fingerprint
 
 
+def test_float16_is_too_narrow_for_the_vae(folders):
+    _, folder = tiny.save("sd1", folders)
+    model = open_model(tiny.choice(folder, dtype="float16"))
+    assert model.network.dtype == torch.float16 and model.vae.dtype == torch.float32
+    assert model.texts["text"].dtype == torch.float16
+
+
 def test_half_precision_keeps_exact_times(folders):
     """Flux rounds its times to its precision: 0.701 and 0.702 would be one time in bfloat16."""
     _, folder = tiny.save("flux", folders)
