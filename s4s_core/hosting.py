@@ -18,11 +18,11 @@ TOLERANCE = 2e-3
 
 
 def host_sigmas(pack, steps):
-    """The nodes that a host's scheduler returns for `steps`, float64.
+    """The steps + 1 nodes that a host's scheduler returns for `steps`, float64.
 
     A length that the pack lacks is interpolated, in log sigma, from the nearest table.
     """
-    if steps in pack.tables:
+    if steps in pack.tables and pack[steps].steps == steps:  # not so where a step takes two calls
         return torch.tensor(pack[steps].sigmas)
     table = pack[min(pack.nfes, key=lambda nfe: (abs(nfe - steps), -nfe))]
     positive = table.sigmas[table.sigmas > 0]

@@ -1,11 +1,13 @@
 """Diffusers pipelines as models: the same as the pipeline's own call, for every type."""
 
 import json
+import shutil
 
 import pytest
 import tiny_pipelines as tiny
 import torch
 from safetensors.torch import save_file
+from tiny_checkpoint import save_checkpoint
 
 from s4s_core import classical_table, sample
 from s4s_core.errors import ModelError
@@ -13,6 +15,7 @@ from s4s_core.teacher import draw_noise
 from trainer.models import ModelChoice, extras, open_model
 from trainer.models.pipeline import choose_dtype
 from trainer.models.prediction import ShiftedTimes, denoised, discrete_times, network_input
+from trainer.models.weights import file_digest
 
 # diffusers renames torch_dtype, and it and numpy 2 are not of one mind yet.
 pytestmark = [
@@ -199,3 +202,33 @@ def test_a_broken_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(extras.importlib, "import_module", broken)
     with pytest.raises(ModelError, match="cannot be imported: torchaudio does not fit"):
         extras.import_extras("diffusers")
+
+
+def test_one_file_is_the_same_model(folders, tmp_path):
+    """A checkpoint in the original names, with its configuration in a folder of its name."""
+    pipe, folder = tiny.save("sd1", folders)
+    save_checkpoint(pipe, tmp_path / "tiny.safetensors")
+    shutil.copytree(folder, tmp_path / "tiny")
+    for weights in (tmp_path / "tiny").rglob("*.safetensors"):
+        weights.unlink()
+    whole = open_model(tiny.choice(folder))
+    single = open_model(tiny.choice(tmp_path / "tiny.safetensors"))
+    x, cond = draw_noise(whole, 2, 0)
+    sigma = torch.full((2,), 3.0)
+    with torch.no_grad():
+        assert torch.allclose(single.denoise(x, sigma, cond), whole.denoise(x, sigma, cond))
+        assert torch.allclose(single.decode(x), whole.decode(x), atol=1e-6)
+    assert single.name == "tiny.safetensors"
+    assert single.about["model"]["hash"] == "sha256:" + file_digest(tmp_path / "tiny.safetensors")
+
+
+def test_one_file_without_a_configuration(folders, tmp_path, monkeypatch):
+    pipe, _ = tiny.save("sd1", folders)
+    save_checkpoint(pipe, tmp_path / "alone.safetensors")
+
+    def offline(*arguments, **options):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(tiny.diffusers.StableDiffusionPipeline, "from_single_file", offline)
+    with pytest.raises(ModelError, match="no route to host .without internet it takes"):
+        open_model(tiny.choice(tmp_path / "alone.safetensors"))

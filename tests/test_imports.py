@@ -98,6 +98,8 @@ def test_trainer_and_scripts_import_the_core_absolutely():
     assert not {"nodes", "scripts", "trainer", "comfy"} & roots("trainer", relative=False)
     assert roots("scripts", relative=True) == set()
     assert not {"nodes", "scripts"} & roots("scripts", relative=False)
+    assert roots("s4s_webui", relative=True) == {"s4s_webui"}
+    assert not {"nodes", "scripts", "s4s_webui"} & roots("s4s_webui", relative=False)
 
 
 def test_the_core_imports_downwards():

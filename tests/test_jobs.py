@@ -229,16 +229,29 @@ def test_a_job_added_while_the_runner_was_leaving_is_not_forgotten(monkeypatch):
 
 
 def test_a_worker_outlives_its_runner_and_the_next_one_waits_for_it(home):
-    first, second = add(WAIT), add()
+    first, second = add(WAIT), add("assert (folder.parent / 'go').exists()")
     command = runner.own_command("work", first)
     start_detached(command, core.job_folder(first) / core.LOG)  # as by a runner that was killed
     until(lambda: status(first) == "running")
+    assert runner.Runner().busy_lanes() == {"main"}
     thread = in_background()
-    time.sleep(0.3)
+    time.sleep(0.3)  # a runner that does not wait would start the second one now
     assert status(second) == "queued"
     (jobs_home() / "go").touch()
     join(thread)
     assert status(first) == status(second) == "done"
+
+
+def test_waiting_jobs_are_taken_up_again_when_the_panel_opens(monkeypatch):
+    started = []
+    monkeypatch.setattr(jobs, "ensure_runner", lambda: started.append(1))
+    jobs.wake()
+    id = add()
+    jobs.wake()
+    assert started == [1]
+    jobs.cancel(id)
+    jobs.wake()
+    assert started == [1]
 
 
 # Cancelling
@@ -280,7 +293,8 @@ def test_nobody_but_the_worker_is_killed(home, monkeypatch):
     """A lock held by a process that is not the worker, and a pid that is now somebody else's."""
     monkeypatch.setattr(core, "_PATIENCE", 0.3)
     id = add()
-    bystander = subprocess.Popen([sys.executable, "-c", HOLD, core.job_folder(id) / core.LOCK])
+    command = [sys.executable, "-c", HOLD, core.job_folder(id) / core.LOCK]
+    bystander = subprocess.Popen(command, start_new_session=True)
     try:
         until(lambda: holder(core.job_folder(id) / core.LOCK) == bystander.pid)
         edit(id, status="running", pid=os.getpid())
@@ -312,7 +326,7 @@ def test_cancelling_twice_at_once_is_harmless():
 
 def test_a_failure_has_a_sentence_a_code_and_a_log():
     told = add("print('half way'); raise S4SError('The tea is cold: heat it.')")
-    unforeseen = add("{}['sugar']")
+    unforeseen = add("raise RuntimeError('sugar' + chr(10) + 'milk')")
     full = add("import errno; raise OSError(errno.ENOSPC, 'no space')")
     good = add()
     runner.run()
@@ -320,7 +334,7 @@ def test_a_failure_has_a_sentence_a_code_and_a_log():
     assert (view["status"], view["exit_code"]) == ("failed", 1)
     assert view["error"] == view["message"] == "The tea is cold: heat it."
     assert jobs.job(told).log_tail() == "half way\nerror: The tea is cold: heat it."
-    assert "KeyError" in core.job_view(unforeseen)["error"]
+    assert "RuntimeError stopped it (sugar milk)" in core.job_view(unforeseen)["error"]
     assert "Traceback" in jobs.job(unforeseen).log_tail()
     assert "disk is full" in core.job_view(full)["error"]
     assert status(good) == "done"
@@ -353,15 +367,27 @@ def test_a_worker_that_cannot_begin_fails_once(monkeypatch, command):
     assert core.job_view(id)["exit_code"] == (7 if len(command) > 1 else None)
 
 
+def test_a_job_resumed_before_its_death_was_noted_still_waits(monkeypatch):
+    id = add()
+    folder, tended = core.job_folder(id), runner.Runner()
+    monkeypatch.setattr(runner, "own_command", lambda *a: [sys.executable, "-c", ""])
+    tended.start(folder, core.read_state(folder))
+    next(iter(tended.children)).wait(PATIENCE)
+    jobs.cancel(id)
+    jobs.resume(id, start=False)
+    tended.bury()
+    assert status(id) == "queued" and [f.name for f, _ in tended.waiting()] == [id]
+
+
 def test_a_state_that_cannot_be_written_does_not_stop_the_queue(monkeypatch, capsys):
     """A full disk: the worker ends without having begun, and the runner cannot note it."""
 
     def refuse(folder, state):
         raise OSError(28, "No space left on device")
 
+    ids = [add(), add()]
     monkeypatch.setattr(core, "write_state", refuse)
     monkeypatch.setattr(runner, "own_command", lambda *a: [sys.executable, "-c", ""])
-    ids = [add(), add()]
     runner.run()
     assert [status(id) for id in ids] == ["queued", "queued"]
     assert capsys.readouterr().err.count("No space left") == 2
@@ -376,6 +402,14 @@ def test_after_a_reboot_a_running_job_is_interrupted_and_can_be_resumed():
         jobs.resume(id, start=False)
     runner.run()
     assert status(id) == "done"
+
+
+def test_a_job_that_the_runner_saw_die_first_is_still_cancelled():
+    id = add()
+    edit(id, status="interrupted", error=core.DIED, exit_code=-9)
+    jobs.cancel(id)
+    view = core.job_view(id)
+    assert (view["status"], view["error"], view["exit_code"]) == ("cancelled", None, None)
 
 
 def test_a_running_job_cannot_be_resumed_and_a_resumed_one_queues_behind():

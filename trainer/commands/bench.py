@@ -4,6 +4,7 @@ import importlib
 
 BENCHMARKS = {
     "training": "error against model calls spent, for every training method",
+    "paper": "the paper's tables on the bundled model: solvers, schedules, ablations, rivals",
     "engine": "time of the sampling loop itself, against a bare Euler loop and diffusers",
 }
 
@@ -15,7 +16,26 @@ def _training_options(parser):
     parser.add_argument("--fresh", type=int, default=512, help="fresh pairs to score on")
 
 
-OPTIONS = {"training": _training_options}
+def _paper_options(parser):
+    parser.add_argument("--quick", action="store_true", help="a few orderings, in a minute")
+    parser.add_argument(
+        "--budget", type=int, default=8_000, help="NFE-equivalents of a number (default: 8000)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="first of three seeds (default: 0)")
+    parser.add_argument("--work", metavar="FOLDER", help="where finished cells are kept")
+    parser.add_argument("--images", metavar="FILE", help="the training pictures (.safetensors)")
+    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument("--minutes", type=float, help="stop in time; 0 only reports what is there")
+    parser.add_argument(
+        "--frechet",
+        type=int,
+        default=2048,
+        metavar="N",
+        help="pictures of a Fréchet distance, 0 for none (default: 2048)",
+    )
+
+
+OPTIONS = {"training": _training_options, "paper": _paper_options}
 
 
 def add_arguments(parser):

@@ -4,13 +4,12 @@ Seeing and stopping them is in s4s_core/jobs.py, which says what a job's folder 
 the process that starts one queued job after the other, `worker` the process that trains.
 """
 
-import json
 import secrets
 import shutil
-import time
 from datetime import datetime, timezone
 
 from s4s_core import jobs as core
+from s4s_core.atomic import write_atomic
 from s4s_core.errors import JobError
 from s4s_core.folders import jobs_home
 from s4s_core.processes import Lock, holder, start_detached
@@ -47,8 +46,8 @@ def add(config, start=True):
     try:
         folder = jobs_home() / f".new-{id}"  # renamed when complete: nobody sees half a job
         folder.mkdir(parents=True)
-        (folder / core.CONFIG).write_text(to_toml(config), encoding="utf-8", newline="\n")
-        (folder / core.STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
+        write_atomic(folder / core.CONFIG, to_toml(config).encode())
+        core.write_state(folder, state)
         folder.rename(jobs_home() / id)
     except OSError as error:
         reason = error.strerror or error
@@ -112,6 +111,12 @@ def ensure_runner():
         start_detached(own_command("queue"), jobs_home() / RUNNER_LOG)
 
 
+def wake():
+    """Start the runner if a job waits, as after a reboot; for who opens the panel."""
+    if any(view["status"] == "queued" for view in core.list_jobs()):
+        ensure_runner()
+
+
 class Job:
     """One job, as the panel and the command line show it."""
 
@@ -152,13 +157,3 @@ class Job:
 def job(id):
     """The job of an id; JobError if there is none."""
     return Job(id)
-
-
-def wait(id, seconds):
-    """Wait until a job is over or the time is; its view."""
-    deadline = time.monotonic() + seconds
-    while True:
-        view = core.job_view(id)
-        if view["status"] not in ("queued", "running") or time.monotonic() > deadline:
-            return view
-        time.sleep(0.2)

@@ -26,6 +26,7 @@ OPENERS = {
     "mixture": "bundled:open_mixture",
     "mixture-flow": "bundled:open_mixture",
     "diffusers": "pipeline:open_pipeline",
+    "comfyui": "comfyui:open_checkpoint",
     "python": "python:open_function",
 }
 

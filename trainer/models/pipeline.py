@@ -15,7 +15,14 @@ from s4s_core.errors import ModelError
 from .contract import about, choose_device, fingerprint
 from .extras import import_extras
 from .networks import NETWORKS
-from .prediction import ShiftedTimes, denoised, discrete_times, flow_shift, network_input
+from .prediction import (
+    ShiftedTimes,
+    denoised,
+    discrete_times,
+    flow_shift,
+    network_input,
+    network_time,
+)
 from .prompts import PROMPTS
 from .weights import file_digest, folder_digest
 
@@ -91,17 +98,19 @@ def _load(kind, path, dtype):
     options = {"torch_dtype": dtype}
     if kind.__name__ == "StableDiffusionPipeline":
         options |= {"safety_checker": None, "requires_safety_checker": False}
+    beside, hint = path.with_suffix(""), ""
     try:
         if path.is_dir():
             options |= {"use_safetensors": True, "local_files_only": True}
             return kind.from_pretrained(path, **options)
-        beside = path.with_suffix("")
         if beside.is_dir():
             options |= {"config": str(beside), "local_files_only": True}
+        else:
+            hint = f" (without internet it takes its configuration from a folder {beside})"
         return kind.from_single_file(str(path), **options)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, AttributeError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise ModelError(f"diffusers cannot load {path}: {reason}") from error
+        raise ModelError(f"diffusers cannot load {path}: {reason}{hint}") from error
 
 
 class PipelineModel:
@@ -219,7 +228,7 @@ class PipelineModel:
 
     def _predict(self, x, sigma, texts):
         sigma = sigma.float()
-        time = self.times.time(sigma).float() if self.space == "ve" else 1000 * sigma
+        time = network_time(self.times, sigma) if self.space == "ve" else 1000 * sigma
         return self.net.predict(x.to(self.dtype), sigma, time, texts)
 
     def decode(self, x):

@@ -33,6 +33,12 @@ def denoised(prediction, x, output, sigma):
     raise ModelError(f"Networks that predict '{prediction}' are not known here.")
 
 
+def network_time(times, sigma):
+    """Times of sigmas in float32; by way of the CPU where the device has no float64 (Apple's)."""
+    where = "cpu" if sigma.device.type == "mps" else sigma.device
+    return times.time(sigma.to(where)).float().to(sigma.device)
+
+
 class ShiftedTimes:
     """The times of a flow model: sigma = s t / (1 + (s - 1) t) for t in (0, 1]."""
 

@@ -1,0 +1,81 @@
+"""The trainer panel as a process of its own, started by a button in the sidebar."""
+
+import os
+import subprocess
+import threading
+import time
+
+from ..s4s_core import folders
+from ..s4s_core.errors import HostError
+from ..s4s_core.starting import command
+
+PREFIX = "S4S panel: "
+PATIENCE = 60.0
+_KEPT = 40
+
+
+class Panel:
+    """At most one panel; it ends with ComfyUI, whose process it follows."""
+
+    def __init__(self, argv=None):
+        self._argv = argv or command("trainer", "panel", "--no-browser", "--follow", os.getpid())
+        self._lock, self._process, self._url, self._lines = threading.Lock(), None, None, []
+
+    def url(self):
+        """The address of the running panel, or None."""
+        alive = self._process is not None and self._process.poll() is None
+        return self._url if alive else None
+
+    def start(self):
+        """The address, once the panel answers; HostError says why there is none."""
+        with self._lock:
+            if self.url() is None:
+                self._launch()
+                self._wait()
+            return self._url
+
+    def _launch(self):
+        self._url, self._lines = None, []
+        environment = os.environ | {"S4S_SOLVERS": os.pathsep.join(map(str, _folders()))}
+        self._process = subprocess.Popen(
+            self._argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env=environment,
+        )
+        threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
+
+    def _read(self, process):
+        """Take the address from the output, and go on reading so that it never blocks."""
+        for line in process.stdout:
+            if line.startswith(PREFIX):
+                self._url = line.removeprefix(PREFIX).strip()
+            self._lines = [*self._lines, line.rstrip()][-_KEPT:]
+
+    def _wait(self):
+        end = time.monotonic() + PATIENCE
+        while self._url is None and time.monotonic() < end and self._process.poll() is None:
+            time.sleep(0.05)
+        if self._url is None:
+            late = self._process.poll() is None
+            self.stop()
+            why = next((line for line in reversed(self._lines) if line), "it said nothing")
+            what = "did not answer in time" if late else "could not be started"
+            raise HostError(f"The trainer panel {what}: {why[:300]}")
+
+    def stop(self):
+        """End the panel, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(10)
+
+
+def _folders():
+    return folders.solver_folders()
+
+
+PANEL = Panel()

@@ -1,0 +1,165 @@
+"""What the sidebar asks for: JSON over the host's own server.
+
+Reading needs nothing. Whatever changes something must come from a page of this very server: it
+carries the header X-S4S, which no foreign page can send unasked, and an Origin that is the Host.
+"""
+
+import asyncio
+import base64
+import re
+from functools import wraps
+from urllib.parse import urlencode, urlsplit
+
+import comfy.model_management
+from aiohttp import web
+
+from ..s4s_core import jobs
+from ..s4s_core.errors import S4SError
+from ..s4s_core.solver_file import load_unchanged
+from ..s4s_core.summary import summary, table_facts
+from . import learning, library, notices
+from .panel import PANEL
+
+_DATA_URI = re.compile(r"data:(image/(?:jpeg|png|webp));base64,(.+)", re.DOTALL)
+
+
+class Refused(S4SError):
+    """A request that is answered with an error: its status and a sentence."""
+
+    def __init__(self, status, sentence):
+        super().__init__(sentence)
+        self.status = status
+
+
+def answering(handler):
+    """A route that answers with what a handler returns as JSON, or with {"error": sentence}."""
+
+    @wraps(handler)
+    async def answer(request):
+        try:
+            result = await handler(request)
+        except Refused as error:
+            return web.json_response({"error": str(error)}, status=error.status)
+        except S4SError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        return result if isinstance(result, web.Response) else web.json_response(result)
+
+    return answer
+
+
+def guarded(handler):
+    """A handler for pages of this server only."""
+
+    @wraps(handler)
+    async def guard(request):
+        origin = request.headers.get("Origin")
+        same = origin is None or urlsplit(origin).netloc.lower() == request.host.lower()
+        site = request.headers.get("Sec-Fetch-Site", "same-origin")
+        if request.headers.get("X-S4S") != "1" or not same or site not in ("same-origin", "none"):
+            raise Refused(403, "This request does not come from ComfyUI's own page.")
+        return await handler(request)
+
+    return guard
+
+
+async def solvers(request):
+    return await asyncio.to_thread(listing)
+
+
+def listing():
+    """Every solver file with its summary, or with what is wrong with it."""
+    found = []
+    for name, path in library.files().items():
+        entry = {"file": name, "error": None, "thumbnail": None}
+        try:
+            about = summary(load_unchanged(path))
+        except S4SError as error:
+            about = {"error": str(error)}
+        if about.get("thumbnail"):
+            query = urlencode({"file": name, "v": about["sha256"][:8]})
+            about["thumbnail"] = f"/s4s/thumbnail?{query}"
+        found.append(entry | about)
+    return {"folder": str(library.home()), "solvers": found}
+
+
+async def thumbnail(request):
+    pack = load_unchanged(_path(request))
+    match = _DATA_URI.fullmatch(pack.metadata.get("thumbnail") or "")
+    if match is None:
+        raise Refused(404, "This solver has no thumbnail.")
+    return web.Response(body=base64.b64decode(match[2]), content_type=match[1])
+
+
+async def table(request):
+    pack, nfe = load_unchanged(_path(request)), request.query.get("nfe", "")
+    if not (nfe.isascii() and nfe.isdigit() and len(nfe) < 5):
+        raise Refused(400, "The number of steps must be a whole number.")
+    return table_facts(pack, int(nfe))
+
+
+def _path(request):
+    name = request.query.get("file", "")
+    if name not in library.files():
+        raise Refused(404, "There is no such solver file: refresh the list.")
+    return library.find(name)
+
+
+async def list_jobs(request):
+    running = learning.running()
+    views = await asyncio.to_thread(jobs.list_jobs)
+    return {"jobs": ([running] if running else []) + views}
+
+
+@guarded
+async def cancel_job(request):
+    name = (await _body(request)).get("id")
+    if not isinstance(name, str):
+        raise Refused(400, 'Say which job: {"id": text}.')
+    if name == learning.JOB:
+        if learning.running() is None:
+            raise Refused(404, "No training runs in the graph.")
+        comfy.model_management.interrupt_current_processing()
+    else:
+        await asyncio.to_thread(jobs.request_cancel, name)
+    return {"id": name}
+
+
+async def _body(request):
+    try:
+        body = await request.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise Refused(400, "The request's body must be a JSON object.")
+    return body
+
+
+async def panel_address(request):
+    return {"url": PANEL.url()}
+
+
+@guarded
+async def start_panel(request):
+    try:
+        return {"url": await asyncio.to_thread(PANEL.start)}
+    except S4SError as error:
+        raise Refused(503, str(error)) from error
+
+
+ROUTES = {
+    ("GET", "/s4s/solvers"): solvers,
+    ("GET", "/s4s/thumbnail"): thumbnail,
+    ("GET", "/s4s/table"): table,
+    ("GET", "/s4s/jobs"): list_jobs,
+    ("POST", "/s4s/jobs/cancel"): cancel_job,
+    ("GET", "/s4s/panel"): panel_address,
+    ("POST", "/s4s/panel"): start_panel,
+}
+
+
+def register():
+    """Add the routes and the note in images to the host's server."""
+    server = notices.server()
+    for (method, path), handler in ROUTES.items():
+        server.routes.route(method, path)(answering(handler))
+    server.add_on_prompt_handler(notices.record_prompt)

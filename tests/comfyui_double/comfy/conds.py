@@ -1,0 +1,3 @@
+class CONDRegular:
+    def __init__(self, cond):
+        self.cond = cond

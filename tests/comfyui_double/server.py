@@ -1,0 +1,2 @@
+class PromptServer:
+    """No server runs in the double."""

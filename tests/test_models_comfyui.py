@@ -1,0 +1,49 @@
+"""Models through a ComfyUI install: the same as its own sampler. COMFYUI_PATH names its folder."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from s4s_core.errors import ModelError
+from trainer.models import ModelChoice, open_model
+
+COMFYUI = os.environ.get("COMFYUI_PATH")
+
+
+def test_no_comfyui_in_a_folder(tmp_path):
+    with pytest.raises(ModelError, match="There is no ComfyUI in .*name its folder"):
+        open_model(ModelChoice("comfyui", "model.safetensors", host=str(tmp_path)))
+
+
+@pytest.mark.host
+@pytest.mark.skipif(not COMFYUI, reason="COMFYUI_PATH names no ComfyUI")
+def test_a_small_checkpoint(tmp_path):
+    script = Path(__file__).with_name("comfyui_checkpoint.py")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, script, COMFYUI, tmp_path],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["error"] < 1e-4 and found["rows"] < 1e-4
+    assert found["times"][0] != found["times"][1]
+    shape, low, high = found["pictures"]
+    assert shape == [1, 3, 64, 64] and 0 <= low <= high <= 1
+    assert found["shape"] == [4, 8, 8] and found["space"] == "ve" and found["nfes"] == [2]
+    assert found["sigma_max"] == pytest.approx(14.6146, rel=1e-3)
+    assert found["groups"] == 2, "the long prompt has a shape of its own"
+    about = found["about"]
+    assert about["cfg"] == [3.0, 3.0] and about["resolution"] == [64, 64]
+    assert about["model"]["name"] == "tiny.safetensors"
+    assert about["model"]["hash"].startswith("sha256:")
+    missing, nowhere, odd = found["refused"]
+    assert "no checkpoint 'no-such.safetensors'" in missing
+    assert "There is no ComfyUI" in nowhere and "multiples of 8" in odd

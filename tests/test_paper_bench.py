@@ -1,0 +1,401 @@
+"""`bench paper`: cells and plans, its instruments, and the orderings of a quick run."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from s4s_core import SolverTable, classical_table, sample, schedule
+from s4s_core.classical.lagrange import Grid, stack_rows
+from s4s_core.errors import ObjectiveError, S4SError, TableError, TrainingCancelled
+from s4s_core.mixture import GaussianMixture
+from s4s_core.teacher import draw_noise
+from trainer.bench import dpm_v3, frechet
+from trainer.bench.paper import lab as laboratory
+from trainer.bench.paper import plans, report, rivals, runner
+from trainer.bench.paper.cells import Cell, Shelf, table_data, table_from
+from trainer.bench.paper.distribution import Distribution
+from trainer.cli import main
+
+SMALL = Cell(model="mixture", fresh=16)
+
+
+@pytest.fixture
+def model():
+    return laboratory.load_model("mixture", 1.0)
+
+
+def quick(folder, *more):
+    return main(["bench", "paper", "--quick", "--work", str(folder), *more])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The work folder of a whole quick run."""
+    folder = tmp_path_factory.mktemp("paper")
+    assert quick(folder / "work", "--out", str(folder / "out"), "--json") == 0
+    return folder
+
+
+# Cells and plans
+
+
+def test_a_cell_is_what_it_says():
+    assert SMALL.key == replace(SMALL).key
+    changes = dict(
+        solver="ipndm",
+        order=2,
+        schedule="logsnr",
+        nfe=6,
+        cfg=2.0,
+        method="s4s",
+        seed=1,
+        budget=9,
+        options=(("fixed", True),),
+        frechet=8,
+        model="demo",
+        fresh=17,
+    )
+    keys = {replace(SMALL, **{name: value}).key for name, value in changes.items()}
+    assert len(keys | {SMALL.key}) == len(changes) + 1
+    assert set(changes) == set(vars(SMALL)), "a new field must be part of the key"
+
+
+def test_a_shelf_keeps_results_and_forgets_damaged_ones(tmp_path):
+    shelf = Shelf(tmp_path / "new")
+    assert shelf.load(SMALL) is None
+    shelf.state(SMALL).write_bytes(b"half way")
+    shelf.save(SMALL, {"rmse": 0.5})
+    assert shelf.load(SMALL)["rmse"] == 0.5 and not shelf.state(SMALL).exists()
+    assert shelf.load(replace(SMALL, seed=1)) is None
+    shelf.path(SMALL).write_text("{")
+    assert shelf.load(SMALL) is None
+
+
+def test_tables_survive_json():
+    for name, order in (("ipndm", 3), ("unipc-bh2", 2), ("dpm-solver", 2)):
+        table = classical_table(name, [9.0, 3.0, 1.0, 0.1], order)
+        assert table_from(json.loads(json.dumps(table_data(table)))) == table
+
+
+def test_the_plan_holds_every_table_of_the_issue():
+    plan = plans.full_plan()
+    cells = set(plan.cells)
+    assert len(cells) == len(plan.cells)
+    for solver, order in plans.SOLVERS:
+        for name in plans.SCHEDULES:
+            for nfe in (4, 5, 6, 8):
+                at = dict(solver=solver, order=order, schedule=name, nfe=nfe)
+                found = [c for c in cells if all(getattr(c, k) == v for k, v in at.items())]
+                assert {"unlearned", "s4s"} <= {c.method for c in found}
+    for cfg in (1.0, 2.0):
+        for method in (*plans.METHODS, "bns", "gs", "trajectory", "dpm-v3"):
+            seeds = {
+                c.seed
+                for c in cells
+                if (c.method, c.cfg, c.nfe, c.options, c.frechet) == (method, cfg, 5, (), 0)
+            }
+            assert seeds == {0, 1, 2}, (method, cfg)
+    assert {c.cfg for c in cells} == set(plans.GUIDANCE)
+    assert {c.budget for c in cells if c.method != "unlearned" and not c.frechet} - {0} == {
+        plans.BUDGET,
+        plans.NORMAL,
+        3 * plans.NORMAL,
+    }
+    assert {c.frechet for c in cells} == {0, 2048}
+    assert {c.frechet for c in plans.full_plan(frechet=0).cells} == {0}
+
+
+def test_the_report_reads_only_cells_of_the_plan():
+    plan = plans.full_plan()
+    asked = set()
+
+    class Asked(dict):
+        def get(self, cell, default=None):
+            asked.add(cell)
+            numbers = dict.fromkeys(("rmse", "median", "psnr", "calls", "seconds"), 1.0)
+            return numbers | {"name": "x", "to_teacher": float(len(cell.method))}
+
+    args = SimpleNamespace(quick=False, out=None)
+    built = report.build(plan, Asked(), {}, args)
+    assert asked <= set(plan.cells), "a table asks for what no one measures"
+    assert not set(plan.cells) - asked, "a cell is measured that no table shows"
+    assert len(built.tables) > 15
+    empty = report.build(plan, {}, {}, args)
+    assert len(empty.tables) == 2 and "not run" in empty.markdown()
+    for table in built.tables[1:-1]:
+        assert table.title in empty.tables[-1].note
+
+
+# Instruments
+
+
+def constant_statistics(l, s, size=64, points=41):  # noqa: E741
+    grid = np.linspace(-np.log(80), -np.log(0.002), points)
+    return dpm_v3.Statistics(
+        grid, np.full(points, float(l)), np.full(points, float(s)), np.zeros((points, size))
+    )
+
+
+@pytest.mark.parametrize(("l", "s", "form"), [(-1, 0, "data"), (0, -1, "noise")])
+def test_dpm_v3_contains_the_exponential_rules(model, l, s, form):  # noqa: E741
+    """With l = -1, s = 0 it interpolates x0, with l = 0, s = -1 the noise."""
+    nodes = schedule("edm", 5, model, model.sigma_min)
+    grid = Grid("ve", form, nodes, exponential=True)
+    rows = [grid.weights(i, min(3, i + 1, 5 - i), ahead=True) for i in range(4)]
+    rule = classical_table("exp-lagrange", nodes, 3, form=form, lower_order_final=True)
+    arrays = {"b": rule.coefficients["b"], "a": stack_rows(rows, 4).numpy()}
+    table = SolverTable("pc", 3, form, "ve", nodes.numpy(), nodes[:-1].numpy(), arrays)
+    x = draw_noise(model, 4, 1)[0].double()
+    ours = dpm_v3.Solver(constant_statistics(l, s), nodes, 3).run(model.denoise, x)
+    assert torch.allclose(ours, sample(model.denoise, x, table), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_dpm_v3_is_exact_where_the_model_is_linear(order):
+    """For one Gaussian f depends on lambda alone, so b predicts all of it, at any nodes."""
+    mean = torch.linspace(-1, 1, 6, dtype=torch.float64)
+    gaussian = GaussianMixture(mean[None], torch.tensor([0.5]), sigma_min=0.01, sigma_max=20.0)
+    grid = np.linspace(-np.log(20), -np.log(0.01), 4001)
+    gain = 0.25 / (0.25 + np.exp(-2 * grid))
+    f = -(1 - gain)[:, None] * mean.numpy()
+    statistics = dpm_v3.Statistics(
+        grid, gain - 1, np.zeros_like(grid), np.gradient(f, grid, axis=0, edge_order=2)
+    )
+    x = 20 * torch.randn(3, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    result = dpm_v3.Solver(statistics, [20.0, 5.0, 1.0, 0.01], order).run(gaussian.denoise, x)
+    shrink = ((0.25 + 0.01**2) / (0.25 + 20.0**2)) ** 0.5
+    assert torch.allclose(result, mean + shrink * (x - mean), atol=2e-5)
+
+
+def test_dpm_v3_measures_what_the_model_is():
+    """A Gaussian's own l, and no more calls than the budget."""
+    gaussian = GaussianMixture(torch.zeros(1, 32).double(), torch.tensor([0.5]))
+    found = dpm_v3.measure(gaussian, 3000, seed=1)
+    gain = 0.25 / (0.25 + np.exp(-2 * found.grid))
+    assert np.abs(found.l - (gain - 1)).max() < 0.01
+    assert 2000 < found.calls <= 3000
+    flow = SimpleNamespace(space="flow")
+    with pytest.raises(TableError, match="ve space"):
+        dpm_v3.measure(flow, 3000, seed=1)
+
+
+def test_dpm_v3_beats_unipc_on_the_mixture(model):
+    statistics = dpm_v3.measure(model, 6000, seed=2)
+    nodes = schedule("edm", 5, model, model.sigma_min)
+    x, _ = draw_noise(model, 32, 3)
+    truth = sample(model.denoise, x, classical_table("unipc-bh2", schedule("edm", 40, model), 3))
+    ours = dpm_v3.Solver(statistics, nodes, 3).run(model.denoise, x)
+    theirs = sample(model.denoise, x, classical_table("unipc-bh2", nodes, 3))
+    assert (ours - truth).norm() < 0.7 * (theirs - truth).norm()
+
+
+def test_a_table_of_maximal_order_is_the_same_solver(model):
+    table = classical_table("ipndm", schedule("edm", 5, model), 2)
+    wide = rivals.of_maximal_order(table)
+    x, _ = draw_noise(model, 2, 1)
+    assert wide.order == 5
+    assert torch.equal(sample(model.denoise, x, wide), sample(model.denoise, x, table))
+
+
+def test_trajectory_matching_follows_the_teacher_at_every_node(model):
+    table = classical_table("ipndm", schedule("edm", 5, model), 3)
+    found, calls = rivals.trajectory(model, table, 2000, seed=1)
+    assert calls <= 2000 and found.sigmas.tolist() == table.sigmas.tolist()
+    x, cond = draw_noise(model, 32, 2)
+    fine = rivals._refined(torch.tensor(table.sigmas), 4, model.sigma_min)
+    teacher = classical_table("unipc-bh2", fine, 3)
+    truth, before, after = (
+        rivals._states(model, each, x, cond)[0] for each in (teacher, table, found)
+    )
+    for node in range(2, 6):
+        assert (after[node] - truth[4 * node]).norm() < (before[node] - truth[4 * node]).norm()
+
+
+def test_gs_starts_as_theory_and_moves_it_with_the_times(model):
+    nodes = schedule("edm", 4, model)
+    student = rivals.GeneralizedSolver(model, "dpmpp", 3, nodes)
+    table = student.table(student.logits, student.offsets)
+    start = rivals.of_maximal_order(classical_table("dpmpp", nodes, 3))
+    assert np.allclose(table.sigmas, start.sigmas)
+    assert np.allclose(table.coefficients["b"], start.coefficients["b"])
+    moved = student.table(student.logits.detach() + torch.tensor([0.3, 0, 0, 0]), student.offsets)
+    theory = rivals.of_maximal_order(classical_table("dpmpp", moved.sigmas.copy(), 3))
+    assert moved.sigmas[1] < table.sigmas[1]
+    assert np.allclose(moved.coefficients["b"], theory.coefficients["b"])
+    assert moved.sigmas[0] == 80.0 and moved.sigmas[-1] == 0.0
+
+
+def test_frechet_distance_of_gaussians():
+    """Against the closed form for covariances that commute."""
+    generator = torch.Generator().manual_seed(0)
+    axes = torch.linalg.qr(torch.randn(5, 5, generator=generator).double())[0]
+    first, second = torch.rand(2, 5, generator=generator).double() + 0.1
+    one = frechet.Moments(torch.zeros(5).double(), axes * first @ axes.T)
+    two = frechet.Moments(torch.ones(5).double(), axes * second @ axes.T)
+    expected = 5 + float((first.sqrt() - second.sqrt()).square().sum())
+    assert frechet.distance(one, two) == pytest.approx(expected, abs=1e-9)
+    assert frechet.distance(two, two) == pytest.approx(0, abs=1e-9)
+    drawn = torch.randn(20_000, 5, generator=generator).double() * first.sqrt() @ axes.T
+    assert frechet.distance(frechet.Moments.of(drawn), one) < 0.01
+
+
+def test_frechet_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(frechet, "PACKAGES", ("no_such_package",))
+    with pytest.raises(S4SError, match="requirements/benchmarks.txt"):
+        frechet.load_network()
+
+
+@pytest.mark.skipif(not frechet.available(), reason="requirements/benchmarks.txt is not installed")
+def test_real_features_tell_pictures_apart():
+    network = frechet.load_network()
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.rand(24, 3, 32, 32, generator=generator) * 2 - 1
+    plain = noise.mean((2, 3), keepdim=True).expand_as(noise)
+    told = []
+    apart = frechet.distance(
+        frechet.moments(noise, network, told.append), frechet.moments(plain, network)
+    )
+    halves = frechet.distance(*(frechet.moments(half, network) for half in noise.split(12)))
+    assert told == [24] and apart > 2 * halves > 0
+
+
+@pytest.fixture
+def cheap_features(monkeypatch):
+    """Eight averages of a picture instead of a network."""
+    features = lambda x: torch.nn.functional.adaptive_avg_pool2d(x, (2, 2))[:, :2].flatten(1)  # noqa: E731
+    monkeypatch.setattr(frechet, "load_network", lambda: features)
+
+
+def test_frechet_cells_render_once_and_know_the_floor(tmp_path, cheap_features, monkeypatch):
+    save_file(
+        {"pictures": torch.zeros(9, 3, 32, 32, dtype=torch.uint8)}, tmp_path / "p.safetensors"
+    )
+    lab = laboratory.Lab(tmp_path / "work", tmp_path / "p.safetensors")
+    euler = Cell(solver="euler", order=1, nfe=2, frechet=12, fresh=2)
+    found = lab.result(euler)
+    floor = lab.result(replace(euler, method="teacher"))
+    assert found["to_teacher"] != floor["to_teacher"] > 0 and found["to_images"] > 0
+    lab.shelf.path(euler).unlink()
+    monkeypatch.setattr(Distribution, "_render", None)  # the pictures' moments are kept
+    assert lab.result(euler)["to_teacher"] == found["to_teacher"]
+
+
+def test_wrong_training_pictures_get_one_sentence(tmp_path, cheap_features):
+    lab = laboratory.Lab(tmp_path, tmp_path / "none.safetensors")
+    with pytest.raises(S4SError, match="leave --images out"):
+        Distribution(lab)._training_pictures()
+
+
+# Running
+
+
+def test_a_quick_run_shows_the_orderings(finished, capsys):
+    found = json.loads((finished / "out" / "paper-quick.json").read_text())
+    rows = next(t for t in found["tables"] if t["title"] == "Orderings")["rows"]
+    assert len(rows) == 10 and {row[-1] for row in rows} == {"yes"}
+    text = (finished / "out" / "paper-quick.md").read_text()
+    assert "best classical (" in text and "not run" not in text
+
+
+def test_finished_cells_are_not_measured_again(finished, capsys, monkeypatch):
+    def never(*args):
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(laboratory.Lab, "_measure", never)
+    assert quick(finished / "work") == 0
+    assert "Orderings" in capsys.readouterr().out
+
+
+def test_an_ordering_that_fails_is_an_error(finished, capsys, monkeypatch):
+    real = report.orderings
+    flipped = lambda plan: [(c, worse, better, 0.5) for c, better, worse, _ in real(plan)]  # noqa: E731
+    monkeypatch.setattr(report, "orderings", flipped)
+    assert quick(finished / "work") == 1
+    assert "An ordering does not hold: S4S is better" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--workers", "--budget"])
+def test_wrong_numbers_get_one_sentence(capsys, tmp_path, option):
+    assert main(["bench", "paper", "--work", str(tmp_path / "new"), option, "0"]) == 1
+    assert capsys.readouterr().err == f"error: {option} takes a whole number from 1 on.\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_time_reports_what_is_there(tmp_path, capsys):
+    command = ["bench", "paper", "--work", str(tmp_path), "--minutes", "0", "--json"]
+    assert main(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["cells"] == [] and found["tables"][-1]["rows"][0][1] == 0
+    assert "not run" in json.dumps(found["tables"][0])
+
+
+def test_a_stopped_cell_goes_on_where_it_was(tmp_path):
+    """Stopped between model calls at any point, the result is that of an undisturbed run."""
+    cell = replace(SMALL, method="s4s", solver="ipndm", budget=6000)
+    whole = laboratory.Lab(tmp_path / "whole").result(cell)
+    left = iter(range(120))
+
+    def stop():
+        return next(left, None) is None
+
+    stopped = laboratory.Lab(tmp_path / "stopped", stop=stop)
+    with pytest.raises(TrainingCancelled):
+        stopped.result(cell)
+    assert stopped.shelf.state(cell).exists() and stopped.shelf.load(cell) is None
+    again = laboratory.Lab(tmp_path / "stopped").result(cell)
+    assert again["table"] == whole["table"] and again["rmse"] == whole["rmse"]
+    assert not stopped.shelf.state(cell).exists()
+
+
+def test_time_ends_a_run_between_cells(tmp_path):
+    cells = [replace(SMALL, solver="ipndm", nfe=nfe) for nfe in (3, 4, 5)]
+    assert runner.run_cells(cells, tmp_path, None, 1, deadline=0) == {}
+    assert not list(tmp_path.glob("*.json"))
+    assert runner.run_cells(cells[:2], tmp_path, None, 1, None) == {}
+    assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+def test_a_cell_that_cannot_be_measured_says_why(tmp_path, monkeypatch):
+    def refuse(*args, **options):
+        raise ObjectiveError("There are no weights.")
+
+    monkeypatch.setattr(laboratory, "fit", refuse)
+    good = replace(SMALL, solver="ipndm")
+    bad = replace(good, method="s4s", budget=500)
+    reasons = runner.run_cells([bad, good], tmp_path, None, 1, None)
+    assert reasons == {bad: "There are no weights."}
+    assert Shelf(tmp_path).load(good) and not Shelf(tmp_path).load(bad)
+
+
+def test_workers_find_what_one_process_finds(tmp_path):
+    cells = [replace(SMALL, solver=s, nfe=4) for s in ("ipndm", "dpmpp", "unipc-bh2")]
+    runner.run_cells(cells, tmp_path / "one", None, 1, None)
+    runner.run_cells(cells, tmp_path / "two", None, 2, None)
+    for cell in cells:
+        one, two = (Shelf(tmp_path / name).load(cell) for name in ("one", "two"))
+        assert one["rmse"] == two["rmse"] > 0
+
+
+def test_the_ld3_schedule_is_learned_once(tmp_path, monkeypatch):
+    lab = laboratory.Lab(tmp_path)
+    plain = replace(SMALL, solver="ipndm", schedule="ld3", budget=2000)
+    table = lab.table(plain)
+    assert table.sigmas.tolist() != schedule("edm", 5, lab.model("mixture", 1.0)).tolist()
+    start = lab._start(replace(plain, method="s4s"))
+    assert start == table
+
+
+def test_plots_are_drawn_from_whatever_is_there(tmp_path):
+    pytest.importorskip("matplotlib")
+    plan = plans.full_plan()
+    cell = plans.best(plan.base, 5, 1.0)
+    results = {cell: {"rmse": 0.1, "median": 0.1, "psnr": 20.0, "calls": 0, "seconds": 1.0}}
+    args = SimpleNamespace(quick=False, out=str(tmp_path))
+    text = report.build(plan, results, {}, args).markdown()
+    assert "paper-headline.png" in text
+    assert {p.name for p in tmp_path.iterdir()} == {"paper-headline.png", "paper-nfe.png"}

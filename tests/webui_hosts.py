@@ -1,0 +1,457 @@
+"""Doubles of the WebUIs: as much of A1111 1.10, Forge, reForge and Forge Classic as S4S touches.
+
+Written from what the hosts' sources do: who wraps the network, how each turns a noise level into a
+time, where noise is added, what a mask does, which lists name samplers and schedule types. The
+network inside is exact (a Gaussian mixture), so that a wrong time or level shows in the result.
+"""
+
+import functools
+import importlib.machinery
+import json
+import re
+import sys
+import types
+from contextlib import nullcontext
+
+import torch
+
+from s4s_core import folders
+from s4s_core.mixture import GaussianMixture
+from s4s_core.spaces import DiscreteTimes
+
+SHAPE = (4, 4, 4)
+TIMES = DiscreteTimes.scaled_linear()
+GUIDANCE = 3.0
+HOSTS = ("a1111", "a1111-sdxl", "a1111-quantized", "forge", "forge-flow", "reforge", "classic")
+
+
+def mixture(space="ve", conditional=True):
+    return GaussianMixture.random(
+        4, SHAPE, seed=3 if conditional else 4, spread=1.0, scale=0.5, rank=3, space=space
+    )
+
+
+def reference(x, sigma, scale=GUIDANCE, space="ve"):
+    """x0 with guidance, at exactly the level asked for: what every host should offer."""
+    with_prompt = mixture(space).denoise(x.double(), sigma.double())
+    without = mixture(space, conditional=False).denoise(x.double(), sigma.double())
+    return (without + scale * (with_prompt - without)).to(x.dtype)
+
+
+class Network(torch.nn.Module):
+    """Predicts the noise from the scaled input and the time, as Stable Diffusion's UNet does.
+
+    A row of the context is 1 with the prompt, 0 without. `told` keeps the times it was called at.
+    """
+
+    def __init__(self, flow=False):
+        super().__init__()
+        self.flow, self.told = flow, []
+
+    def forward(self, x, timesteps=None, context=None, **_others):
+        self.told.append(timesteps.detach().clone())
+        space = "flow" if self.flow else "ve"
+        sigma = timesteps.double() if self.flow else TIMES.sigma(timesteps.double())
+        level = sigma.reshape(-1, 1, 1, 1)
+        x = x.double() if self.flow else x.double() * (1 + level**2).sqrt()
+        both = [mixture(space, flag).denoise(x, sigma) for flag in (False, True)]
+        x0 = torch.where(context.reshape(-1, 1, 1, 1) > 0, both[1], both[0])
+        return ((x - x0) / level).float()
+
+
+class Predictor(torch.nn.Module):
+    """Forge's predictor, and the model_sampling of reForge and Classic: times are rounded."""
+
+    def __init__(self, flow=False):
+        super().__init__()
+        self.flow = flow
+        levels = torch.arange(1, 1001) / 1000 if flow else TIMES.log_sigmas.exp().float()
+        self.register_buffer("sigmas", levels)
+
+    def timestep(self, sigma):
+        if self.flow:
+            return sigma
+        return (sigma.log() - self.sigmas.log()[:, None]).abs().argmin(dim=0)
+
+    def calculate_input(self, sigma, x):
+        return x if self.flow else x / (sigma.reshape(-1, 1, 1, 1) ** 2 + 1) ** 0.5
+
+    def noise_scaling(self, sigma, noise, latent):
+        return sigma * noise + (1 - sigma if self.flow else 1) * latent
+
+
+class PatchedModel(torch.nn.Module):
+    """What stands in `forge_objects.unet.model`."""
+
+    def __init__(self, flow):
+        super().__init__()
+        self.predictor = self.model_sampling = Predictor(flow)
+        self.diffusion_model = Network(flow)
+
+    def apply_model(self, x, sigma, c_crossattn):
+        scaled = self.predictor.calculate_input(sigma, x)
+        time = self.predictor.timestep(sigma).float()
+        out = self.diffusion_model(scaled, time, context=c_crossattn, transformer_options={})
+        return x - out * sigma.reshape(-1, 1, 1, 1)
+
+
+class ScheduleLinker(torch.nn.Module):
+    """Forge's wrapper: the predictor's levels, and the model."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.inner_model, self.predictor = model, model.forge_objects.unet.model.predictor
+
+    sigmas = property(lambda self: self.predictor.sigmas)
+
+
+class CompVisDenoiser(torch.nn.Module):
+    """k-diffusion's wrapper: the levels of the model, times between them unless it quantises."""
+
+    def __init__(self, model, quantize):
+        super().__init__()
+        self.inner_model, self.quantize = model, quantize
+        self.register_buffer("sigmas", TIMES.log_sigmas.exp().float())
+
+    def sigma_to_t(self, sigma):
+        time = TIMES.time(sigma)
+        return time.round() if self.quantize else time
+
+    def forward(self, x, sigma, cond):
+        level = sigma.reshape(-1, 1, 1, 1)
+        eps = self.inner_model.apply_model(x / (level**2 + 1) ** 0.5, self.sigma_to_t(sigma), cond)
+        return x - eps * level
+
+
+class CompVisModel(torch.nn.Module):
+    """A1111's model: everything in half precision, times included; SDXL's by keyword."""
+
+    is_sdxl = False
+
+    def __init__(self, sdxl):
+        super().__init__()
+        self.sdxl = sdxl
+        self.model = torch.nn.Module()
+        self.model.diffusion_model = Network()
+
+    def apply_model(self, x, time, cond):
+        network, time = self.model.diffusion_model, time.half()
+        if self.sdxl:
+            return network(x, timesteps=time, context=cond, y=None)
+        return network(x, time, context=cond)
+
+
+class PatchedHolder(torch.nn.Module):
+    """The model of Forge and its kin: the network stands behind `forge_objects`."""
+
+    is_sdxl = False
+
+    def __init__(self, flow):
+        super().__init__()
+        self.forge_objects = types.SimpleNamespace(
+            unet=types.SimpleNamespace(model=PatchedModel(flow))
+        )
+
+
+class Interrupted(BaseException):
+    """sd_samplers_common.InterruptedException."""
+
+
+class Job:
+    """A processing object of the host, as far as samplers and scripts look at it."""
+
+    def __init__(self, steps, sampler_name="S4S", batch=2, seed=0, **fields):
+        self.steps, self.sampler_name, self.batch = steps, sampler_name, batch
+        self.noise = torch.randn(batch, *SHAPE, generator=torch.Generator().manual_seed(seed))
+        self.scheduler = self.hr_scheduler = "Automatic"
+        self.is_hr_pass, self.cfg_scale, self.width, self.height = False, GUIDANCE, 32, 32
+        self.mask = self.nmask = None
+        self.denoising_strength = 0.75
+        self.extra_generation_params, self.comments = {}, {}
+        vars(self).update(fields)
+
+    def comment(self, text):
+        self.comments[text] = 1
+
+
+class Double:
+    """One host: its modules as attributes, and `generate` as its processing does it."""
+
+    def __init__(self, kind, monkeypatch):
+        self.kind, self.flow = kind, kind == "forge-flow"
+        self.patched = kind in ("forge", "forge-flow", "reforge", "classic")
+        self.state = types.SimpleNamespace(interrupted=False, previews=[], sampling_step=0)
+        self.model = PatchedHolder(self.flow) if self.patched else CompVisModel("sdxl" in kind)
+        self.model.sd_checkpoint_info = types.SimpleNamespace(name_for_extra="tiny", sha256="ab")
+        self.other_model = None  # what the refiner switches to, from `switch_at` on
+        self.switch_at, self.device, self.tabs, self.before_ui = 0.8, "cuda", [], []
+        self._install(monkeypatch)
+
+    @property
+    def network(self):
+        return (
+            self.model.forge_objects.unet.model if self.patched else self.model.model
+        ).diffusion_model
+
+    def wrap(self):
+        if self.kind.startswith("forge"):
+            return ScheduleLinker(self.model)
+        quantize = self.kind in ("a1111-quantized", "reforge", "classic")
+        return CompVisDenoiser(self.model, quantize)
+
+    def _install(self, monkeypatch):
+        for name in [n for n in sys.modules if n.split(".")[0] in ("modules", "s4s_webui")]:
+            monkeypatch.delitem(sys.modules, name)
+
+        def module(name, **fields):
+            made = types.ModuleType(name)
+            made.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+            made.__path__ = []
+            vars(made).update(fields)
+            monkeypatch.setitem(sys.modules, name, made)
+            parent, _, last = name.rpartition(".")
+            if parent:
+                setattr(sys.modules[parent], last, made)
+            return made
+
+        module("modules")
+        SamplerData = type("SamplerData", (), {"__init__": _sampler_data})
+        euler = SamplerData(
+            "Euler", lambda model: self.kdiffusion.KDiffusionSampler(_euler, model), ["k_euler"], {}
+        )
+        self.common = module(
+            "modules.sd_samplers_common", SamplerData=SamplerData, InterruptedException=Interrupted
+        )
+        self.kdiffusion = module(
+            "modules.sd_samplers_kdiffusion", KDiffusionSampler=_kdiffusion_sampler(self)
+        )
+        if self.kind != "classic":
+            self.schedulers = module("modules.sd_schedulers", Scheduler=Scheduler)
+            self.schedulers.schedulers = [Scheduler("automatic", "Automatic", None)]
+            self.schedulers.schedulers_map = {}
+        self.samplers = module(
+            "modules.sd_samplers",
+            all_samplers=[euler],
+            all_samplers_map={"Euler": euler},
+            samplers=[],
+        )
+        self.samplers.set_samplers = lambda: setattr(
+            self.samplers, "samplers", self.samplers.all_samplers
+        )
+        if self.kind != "classic":
+            self.samplers.get_sampler_and_scheduler = functools.cache(self._known_names)
+        module("modules.call_queue", queue_lock=nullcontext())
+        self.models = module(
+            "modules.sd_models",
+            model_data=types.SimpleNamespace(sd_model=self.model),
+            send_model_to_cpu=lambda model: setattr(self, "device", "cpu"),
+            send_model_to_device=lambda model: setattr(self, "device", "cuda"),
+        )
+        manager = {
+            "forge": "backend.memory_management",
+            "forge-flow": "backend.memory_management",
+            "reforge": "ldm_patched.modules.model_management",
+            "classic": "ldm_patched.modules.model_management",
+        }.get(self.kind)
+        parents = manager.split(".")[:-1] if manager else []
+        for count in range(1, len(parents) + 1):
+            module(".".join(parents[:count]))
+        if manager:
+            module(
+                manager,
+                soft_empty_cache=lambda: None,
+                unload_all_models=lambda: setattr(self, "device", "cpu"),
+            )
+        module("modules.ui_components", ToolButton=tool_button)
+        module("modules.paths_internal", models_path="/host/models")
+        monkeypatch.setattr(folders, "_registered", [])
+        self.scripts = module(
+            "modules.scripts", Script=Script, AlwaysVisible=object(), scripts_data=[]
+        )
+        module(
+            "modules.script_callbacks",
+            on_ui_tabs=self.tabs.append,
+            on_before_ui=self.before_ui.append,
+        )
+
+    def _known_names(self, sampler, scheduler):
+        """The names that a job or a picture's text may use; unknown ones become the first."""
+        known = self.samplers.all_samplers_map.get(sampler, self.samplers.all_samplers[0])
+        listed = self.schedulers.schedulers_map
+        found = listed.get(scheduler, self.schedulers.schedulers[0])
+        if known.options.get("scheduler") == found.name:
+            found = self.schedulers.schedulers[0]
+        return known.name, found.label
+
+    def generate(self, job, latent=None):
+        """txt2img, or img2img of a latent; the samples."""
+        sampler = self.sampler_of(job)
+        if latent is None:
+            return sampler.sample(job, job.noise)
+        return sampler.sample_img2img(job, latent, job.noise)
+
+    def sampler_of(self, job):
+        config = self.samplers.all_samplers_map[job.sampler_name]
+        sampler = config.constructor(self.model)
+        sampler.config = config
+        return sampler
+
+
+def _sampler_data(self, name, constructor, aliases, options):
+    self.name, self.constructor, self.aliases, self.options = name, constructor, aliases, options
+
+
+def tool_button(value, elem_id):
+    import gradio as gr
+
+    return gr.Button(value, elem_id=elem_id)
+
+
+class Scheduler:
+    def __init__(self, name, label, function, default_rho=-1, need_inner_model=False, aliases=None):
+        self.name, self.label, self.function = name, label, function
+        self.default_rho, self.need_inner_model, self.aliases = default_rho, need_inner_model, None
+
+
+class Script:
+    """modules.scripts.Script."""
+
+    infotext_fields = paste_field_names = None
+
+    def elem_id(self, item):
+        return f"script_{item}"
+
+
+def _euler(model, x, sigmas, extra_args=None, callback=None, disable=None):
+    for sigma, after in zip(sigmas[:-1], sigmas[1:], strict=True):
+        x0 = model(x, sigma * x.new_ones(len(x)), **extra_args)
+        x = x + (x - x0) / sigma * (after - sigma)
+    return x
+
+
+class CFGDenoiser(torch.nn.Module):
+    """What a k-diffusion sampler gets as its model."""
+
+    def __init__(self, host, sampler):
+        super().__init__()
+        self.host, self.sampler = host, [sampler]
+        self.wrapped, self.step, self.total_steps = None, 0, None
+        self.p = self.mask = self.nmask = self.init_latent = None
+
+    @property
+    def inner_model(self):
+        if self.wrapped is None:
+            self.wrapped = self.host.wrap()
+        return self.wrapped
+
+    def _refine(self):
+        host = self.host
+        if host.other_model is not None and self.step / self.total_steps >= host.switch_at:
+            host.model, host.other_model, self.wrapped = host.other_model, None, None
+            self.sampler[0].sampler_extra_args["cond"] = "refined"
+
+    def forward(self, x, sigma, cond, uncond, cond_scale, s_min_uncond, image_cond):
+        host = self.host
+        if host.state.interrupted:
+            raise Interrupted
+        self._refine()
+        if self.mask is not None and host.patched:
+            predictor = host.model.forge_objects.unet.model.predictor
+            noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(self.step))
+            noisy = predictor.noise_scaling(sigma.reshape(-1, 1, 1, 1), noise, self.init_latent)
+            x = x * self.nmask + noisy * self.mask
+        rows = torch.cat([torch.ones(len(x)), torch.zeros(len(x))])
+        twice, levels = torch.cat([x, x]), torch.cat([sigma, sigma])
+        if host.patched:
+            out = host.model.forge_objects.unet.model.apply_model(twice, levels, rows)
+        else:
+            out = self.inner_model(twice, levels, cond=rows)
+        prompted, plain = out.chunk(2)
+        denoised = plain + cond_scale * (prompted - plain)
+        if self.mask is not None:
+            denoised = denoised * self.nmask + self.init_latent * self.mask
+        self.sampler[0].last_latent = denoised
+        host.state.previews.append(denoised)
+        self.step += 1
+        return denoised
+
+
+def _kdiffusion_sampler(host):
+    class KDiffusionSampler:
+        """modules.sd_samplers_kdiffusion.KDiffusionSampler."""
+
+        def __init__(self, func, model, options=None):
+            self.func, self.p, self.config, self.last_latent = func, None, None, None
+            self.model_wrap_cfg = CFGDenoiser(host, self)
+            self.model_wrap = self.model_wrap_cfg.inner_model
+
+        def get_sigmas(self, p, steps):
+            function = host.schedulers.schedulers_map[p.scheduler].function
+            return function(n=steps, sigma_min=0.03, sigma_max=14.6, device="cpu").cpu()
+
+        def initialize(self, p):
+            self.p = self.model_wrap_cfg.p = p
+            self.model_wrap_cfg.mask, self.model_wrap_cfg.nmask = p.mask, p.nmask
+            self.model_wrap_cfg.step = 0
+
+        def callback_state(self, d):
+            host.state.sampling_step = d["i"]
+
+        def _launch(self, p, steps, x, sigmas):
+            self.initialize(p)
+            self.model_wrap_cfg.total_steps = steps
+            self.sampler_extra_args = {
+                "cond": None,
+                "uncond": None,
+                "cond_scale": p.cfg_scale,
+                "s_min_uncond": 0,
+                "image_cond": None,
+            }
+            try:
+                return self.func(
+                    self.model_wrap_cfg,
+                    x,
+                    extra_args=self.sampler_extra_args,
+                    disable=False,
+                    callback=self.callback_state,
+                    sigmas=sigmas,
+                )
+            except Interrupted:
+                return self.last_latent
+
+        def _noised(self, latent, noise, sigma):
+            if host.kind.startswith("forge"):
+                return self.model_wrap.predictor.noise_scaling(sigma, noise, latent)
+            return latent + noise * sigma
+
+        def sample(self, p, x):
+            sigmas = self.get_sigmas(p, p.steps)
+            start = self._noised(torch.zeros_like(x), x, sigmas[0])
+            return self._launch(p, p.steps, start, sigmas)
+
+        def sample_img2img(self, p, latent, noise, steps=None):
+            strength = min(p.denoising_strength, 0.999)
+            if steps is None:
+                steps, last = p.steps, int(strength * p.steps)
+            else:  # hires fix: as many steps as asked for remain
+                steps, last = int(steps / strength), steps - 1
+            sigmas = self.get_sigmas(p, steps)[steps - last - 1 :]
+            self.model_wrap_cfg.init_latent = self.last_latent = latent
+            out = self._launch(p, last + 1, self._noised(latent, noise, sigmas[0]), sigmas)
+            return out if p.mask is None else out * p.nmask + latent * p.mask
+
+    return KDiffusionSampler
+
+
+def infotext_of(job):
+    """The line under a picture: names and values, quoted where they hold a comma or a colon."""
+    values = {"Steps": job.steps, "Sampler": job.sampler_name, **job.extra_generation_params}
+    quoted = {
+        k: json.dumps(str(v)) if re.search(r"[,:\n]", str(v)) else v for k, v in values.items()
+    }
+    return ", ".join(f"{key}: {value}" for key, value in quoted.items())
+
+
+def parse_infotext(line):
+    found = re.findall(r'\s*(\w[\w \-/]+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)', line)
+    return {key: json.loads(v) if v.startswith('"') else v for key, v in found}

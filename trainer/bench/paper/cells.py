@@ -1,0 +1,103 @@
+"""A cell is one declared measurement, as data: equal cells are the same measurement.
+
+Its key is a digest of everything that it says, and its result one JSON file of that name, so that
+a finished cell is never measured again and a killed benchmark goes on where it was.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from s4s_core.atomic import write_atomic
+from s4s_core.table import SolverTable, canonical_json
+
+RECIPE = 2
+"""Raised when the way of measuring changes, so that old results are not mistaken for new ones."""
+
+UNLEARNED = "unlearned"
+RIVALS = ("bns", "gs", "trajectory", "dpm-v3")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A solver on a schedule at an NFE, and how it is learned.
+
+    solver: a classical one (with its order), "auto" (training chooses its own start) or "best"
+    (the best of all classical solvers on all schedules). schedule: a name, or "ld3". method:
+    "unlearned", a method of `fit`, a rival, or "teacher". options: more options of `fit`, as
+    sorted (name, value) pairs. frechet: the number of pictures of a Fréchet distance, 0 for errors.
+    """
+
+    solver: str = "auto"
+    order: int = 3
+    schedule: str = "edm"
+    nfe: int = 5
+    cfg: float = 1.0
+    method: str = UNLEARNED
+    seed: int = 0
+    budget: int = 0
+    options: tuple = ()
+    frechet: int = 0
+    model: str = "demo"
+    fresh: int = 256
+
+    @property
+    def key(self):
+        text = canonical_json([RECIPE, asdict(self)])
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    @property
+    def start(self):
+        """The start as `fit` names it."""
+        return "auto" if self.solver == "auto" else f"{self.solver}:{self.order}:{self.schedule}"
+
+    @property
+    def label(self):
+        """A few words for a progress line."""
+        where = f"{self.nfe} NFE, CFG {self.cfg:g}"
+        extra = "".join(f", {name} {value}" for name, value in self.options)
+        what = "Fréchet distance of " if self.frechet else ""
+        return f"{what}{self.method} {self.start}, {where}, seed {self.seed}{extra}"
+
+
+class Shelf:
+    """The folder of finished cells."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, cell):
+        return self.folder / f"{cell.key}.json"
+
+    def state(self, cell):
+        """Where the training of a cell that is not finished is kept."""
+        return self.folder / f"{cell.key}.state.safetensors"
+
+    def load(self, cell):
+        """The result of a cell, or None where it is not finished (or its file is damaged)."""
+        try:
+            return json.loads(self.path(cell).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def save(self, cell, result):
+        """Keep a result; what was needed only to resume goes."""
+        about = {"cell": asdict(cell), **result}
+        write_atomic(self.path(cell), json.dumps(about, allow_nan=False).encode())
+        self.state(cell).unlink(missing_ok=True)
+        return about
+
+
+def table_data(table):
+    """A table as JSON."""
+    arrays = {name: array.tolist() for name, array in table.arrays.items()}
+    return {key: getattr(table, key) for key in ("family", "order", "form", "space")} | arrays
+
+
+def table_from(data):
+    """The table that `table_data` described."""
+    rest = dict(data)
+    head = [rest.pop(key) for key in ("family", "order", "form", "space", "sigmas", "call_sigmas")]
+    return SolverTable(*head, rest)

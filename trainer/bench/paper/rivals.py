@@ -1,0 +1,176 @@
+"""Rival ways to learn a solver, under the budget of ours; each returns (table or solver, calls).
+
+bns         Bespoke Non-Stationary solvers: a history of maximal order, coefficients and times
+            jointly, on the hard objective.
+gs          Generalized Solver: coefficients of theory at the current times plus learned offsets,
+            and a history of x. In a multistep table an older x is a combination of the newest one
+            and of evaluations, so the history of x is a history of f of maximal order here (up to
+            the factor of the newest x, which the form fixes).
+trajectory  matching of the teacher's trajectory: each step in turn gets the weights that land
+            nearest the teacher's state at that node, a linear least-squares problem.
+dpm-v3      DPM-Solver-v3 with measured statistics (trainer.bench.dpm_v3).
+"""
+
+import numpy as np
+import torch
+
+from s4s_core import SolverTable, classical_table, sample, schedule
+from s4s_core.classical import classical_recipe
+from s4s_core.evaluation import rmse
+from s4s_core.families import lower
+from s4s_core.sampling import Cursor, run
+from s4s_core.spaces import history_data_scale, log_snr, sigma_of_log_snr, step_factors
+from s4s_core.teacher import TEACHER_NFE, Pairs, default_teacher, draw_noise, draw_pairs
+
+from .. import dpm_v3
+
+GRADIENT_COST = 3
+"""NFE-equivalents of a forward and its backward pass."""
+EMA = 0.9
+BATCH = 16
+
+
+def of_maximal_order(table):
+    """A multistep table with a column for every call, the new ones zero."""
+    b = table.coefficients["b"]
+    wide = np.pad(b, ((0, 0), (0, table.nfe - b.shape[1])))
+    sigmas, calls = table.sigmas, table.call_sigmas
+    return SolverTable("lms", table.nfe, table.form, table.space, sigmas, calls, {"b": wide})
+
+
+def trajectory(model, table, budget, seed):
+    """`table` with the weights that, step by step, land nearest the teacher's own states."""
+    parts = -(-TEACHER_NFE // table.steps)
+    fine = _refined(torch.tensor(table.sigmas), parts, float(model.sigma_min))
+    cost = len(fine) - 1 + table.steps * (table.steps + 1) // 2
+    x, cond = draw_noise(model, max(2, budget // cost), seed)
+    teacher = classical_table("unipc-bh2", fine, 3, model.space)
+    targets, _ = _states(model, teacher, x, cond)
+    for step in range(table.steps):
+        table = _matched(model, table, step, x, cond, targets[parts * (step + 1)])
+    return table, cost * len(x)
+
+
+def _matched(model, table, step, x, cond, target):
+    """`table` with the row of `step` that takes the solver's own state nearest to the target."""
+    head = SolverTable(
+        "lms",
+        table.order,
+        table.form,
+        table.space,
+        table.sigmas[: step + 2],
+        table.call_sigmas[: step + 1],
+        {"b": table.coefficients["b"][: step + 1]},
+    )
+    states, entries = _states(model, head, x, cond)
+    nodes = torch.tensor(table.sigmas)
+    scale, factor = step_factors(table.space, table.form, nodes[step], nodes[step + 1])
+    reach = int(table.masks["b"][step].sum())
+    system = torch.stack([entries[step - j] for j in range(reach)], dim=1)
+    change = (target - scale * states[step]) / factor
+    b = table.coefficients["b"].copy()
+    b[step, :reach] = torch.linalg.lstsq(system, change.unsqueeze(1)).solution[:, 0].numpy()
+    return table.replace(b=b)
+
+
+def _states(model, table, x, cond):
+    """(states at all nodes, f at all calls in the table's form) of a run, flat in float64."""
+    states, entries = [], []
+    scales = history_data_scale(table.space, table.form, torch.tensor(table.call_sigmas))
+
+    def record(progress):
+        point, x0 = progress.x.flatten().double(), progress.denoised.flatten().double()
+        sigma, call = float(progress.sigma[0]), len(states)
+        states.append(point)
+        entries.append(x0 if scales is None else (point - float(scales[call]) * x0) / sigma)
+
+    with torch.inference_mode():
+        result = sample(model.denoise, x, table, cond, record)
+    return [*states, result.flatten().double()], entries
+
+
+def _refined(nodes, parts, low):
+    """Nodes with parts - 1 more between each two, even in sigma^(1/7); a final 0 is as `low`."""
+    ends = torch.cat([nodes[:-1], nodes[-1:].clamp(min=low)])
+    roots = ends ** (1 / 7)
+    share = torch.arange(parts, dtype=torch.float64) / parts
+    inner = roots[:-1, None] + (roots[1:] - roots[:-1])[:, None] * share
+    return torch.cat([inner.flatten() ** 7, nodes[-1:]])
+
+
+class GeneralizedSolver:
+    """Coefficients of theory at the current times plus offsets, of maximal order; differentiable.
+
+    The inner nodes' lambdas divide the range by a softmax, as stick-breaking does.
+    """
+
+    def __init__(self, model, solver, order, nodes):
+        self.model, self.solver, self.order, self.last = model, solver, order, nodes[-1:]
+        self.ends = nodes[:1], torch.tensor([model.sigma_min], dtype=torch.float64)
+        lam = log_snr(model.space, torch.cat([nodes[:-1], self.ends[1]]))
+        steps = len(nodes) - 1
+        self.logits = lam.diff().log().requires_grad_()
+        self.offsets = torch.zeros(steps, steps, dtype=torch.float64, requires_grad=True)
+        self.mask = torch.ones(steps, steps, dtype=torch.float64).tril()
+        self.first, self.range = lam[0], lam[-1] - lam[0]
+
+    def arrays(self, logits, offsets):
+        lam = self.first + self.range * logits.softmax(0).cumsum(0)[:-1]
+        nodes = torch.cat([self.ends[0], sigma_of_log_snr(self.model.space, lam), self.last])
+        recipe = classical_recipe(self.solver, nodes, self.model.space, order=self.order)
+        theory = torch.nn.functional.pad(recipe.arrays["b"], (0, len(nodes) - 1 - self.order))
+        self.form = recipe.form
+        return recipe.arrays | {"b": theory + offsets * self.mask}
+
+    def result(self, denoise, x):
+        arrays = self.arrays(self.logits, self.offsets)
+        program = lower("lms", self.model.space, self.form, arrays)
+        return run(program, denoise, Cursor(x, x)).point
+
+    def table(self, logits, offsets):
+        arrays = {k: v.detach().numpy() for k, v in self.arrays(logits, offsets).items()}
+        sigmas, calls = arrays.pop("sigmas"), arrays.pop("call_sigmas")
+        return SolverTable("lms", len(calls), self.form, self.model.space, sigmas, calls, arrays)
+
+
+def generalized(model, solver, order, nodes, budget, seed, rate, samples=48, cache=None):
+    """Train a GeneralizedSolver by Adam within the budget; the best table on validation pairs."""
+    teacher = default_teacher(model)
+    pairs = draw_pairs(model, teacher, samples + BATCH, 5_000_011 * (seed + 1), cache=cache)
+    train, validation = pairs[BATCH:], pairs[:BATCH]
+    student = GeneralizedSolver(model, solver, order, nodes)
+    leaves = [student.logits, student.offsets]
+    optimiser = torch.optim.Adam(leaves, lr=rate, betas=(0.9, 0.99))
+    generator = torch.Generator().manual_seed(seed)
+    average = [leaf.detach().clone() for leaf in leaves]
+    best = rmse(model.denoise, student.table(*average), validation), student.table(*average)
+    nfe, spent = len(nodes) - 1, TEACHER_NFE * len(pairs)
+    while spent < budget + TEACHER_NFE * len(pairs):
+        for index in torch.randperm(len(train), generator=generator).split(BATCH):
+            _descend(model, student, optimiser, leaves, train[index])
+            average = [
+                EMA * a + (1 - EMA) * b.detach() for a, b in zip(average, leaves, strict=True)
+            ]
+            spent += GRADIENT_COST * nfe * len(index)
+        table = student.table(*average)
+        best = min(best, (rmse(model.denoise, table, validation), table), key=lambda pair: pair[0])
+        spent += nfe * len(validation)
+    return best[1], spent
+
+
+def _descend(model, student, optimiser, leaves, part: Pairs):
+    def denoise(x, sigma):
+        return model.denoise(x, sigma) if part.cond is None else model.denoise(x, sigma, part.cond)
+
+    loss = (student.result(denoise, part.x) - part.target).square().mean()
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(leaves, 1.0)
+    optimiser.step()
+
+
+def dpm_solver_v3(model, name, order, nfe, budget, seed):
+    """The solver at the nodes of a schedule, ending at sigma_min as the method does."""
+    statistics = dpm_v3.measure(model, budget, seed)
+    nodes = schedule(name, nfe, model, float(model.sigma_min))
+    return dpm_v3.Solver(statistics, nodes, order), statistics.calls

@@ -1,0 +1,129 @@
+// The sidebar's cards: one for a solver file, one for a training.
+
+import { thumbnailPath } from "./client.mjs";
+import { button, element } from "./dom.mjs";
+import { clean, duration, modelName, number, percent, picture, score, steps } from "./format.mjs";
+import { tablePlot } from "./plot.mjs";
+
+const RUNNING = new Set(["queued", "running"]);
+
+export const isRunning = (job) => RUNNING.has(job.status);
+
+function thumbnail(solver, { url }) {
+  const path = thumbnailPath(solver);
+  return path
+    ? element("img", { class: "s4s-thumbnail", src: url(path), alt: "", loading: "lazy" })
+    : element("div", { class: "s4s-thumbnail" }, element("i", { class: "pi pi-chart-line" }));
+}
+
+/** Two bars: the solver's error and the best classical one's, at the same number of calls. */
+function scoreBars(result, { t }) {
+  if (!result) return element("div", { class: "s4s-faint" }, t("unscored"));
+  const longest = Math.max(result.error, result.classical);
+  const bar = (kind, label, value) => [
+    element("span", { class: "s4s-label" }, label),
+    element("span", { class: `s4s-bar ${kind}` },
+      element("span", { style: `width: ${((100 * value) / longest).toFixed(1)}%` })),
+    element("span", { class: "s4s-value" }, number(value)),
+  ];
+  return element("div", { class: "s4s-score", title: t("scoreHelp") },
+    bar("s4s-ours", "S4S", result.error),
+    bar("s4s-theirs", result.name || t("classical"), result.classical));
+}
+
+function gain(result, { t }) {
+  if (!result || result.gain === 0) return null;
+  return element("span", { class: result.gain > 0 ? "s4s-gain" : "s4s-loss", title: t("scoreHelp") },
+    t(result.gain > 0 ? "gain" : "loss", { percent: Math.abs(result.gain) }));
+}
+
+function nfeChips(solver, shown, { t, choose }) {
+  const chip = (nfe) => element("button", {
+    type: "button", class: "s4s-chip", "aria-pressed": String(nfe === shown),
+    title: t("chooseSteps", { nfe }), "data-key": `${nfe}/${solver.file}`,
+    onclick: () => choose(solver.file, nfe),
+  }, nfe);
+  return element("div", { class: "s4s-chips" }, element("span", { class: "s4s-label" }, t("steps")),
+    solver.nfes.map(chip));
+}
+
+function about(solver, { t }) {
+  const cfg = [...new Set(solver.cfg ?? [])].map(number).join("–");
+  const size = solver.resolution?.length === 2 ? solver.resolution.map(Math.round).join(" × ") : "";
+  const facts = [modelName(solver), cfg && t("cfg", { cfg }), size, solver.space === "flow" && "flow"];
+  return element("div", { class: "s4s-faint s4s-clip" }, facts.filter(Boolean).join(" · "));
+}
+
+/** A solver file. `shown` is {nfe, table (or null), open}; `use` has t, url, add, choose, toggle. */
+export function solverCard(solver, shown, use) {
+  const { t } = use;
+  const file = clean(solver.file, 120);
+  if (solver.error)
+    return element("article", { class: "s4s-card s4s-broken" },
+      element("strong", { class: "s4s-clip", dir: "auto" }, file),
+      element("div", { class: "s4s-error" }, clean(solver.error, 400)));
+  const result = score(solver, shown.nfe);
+  const open = [
+    nfeChips(solver, shown.nfe, use),
+    scoreBars(result, use),
+    shown.table && tablePlot(shown.table),
+    shown.table && element("div", { class: "s4s-legend s4s-faint" },
+      element("span", {}, t("levels")), element("span", {}, t("weights"))),
+  ];
+  return element("article", { class: "s4s-card" },
+    element("header", {},
+      thumbnail(solver, use),
+      element("button", {
+        type: "button", class: "s4s-title", "aria-expanded": String(shown.open), title: file,
+        "data-key": `open/${solver.file}`, onclick: () => use.toggle(solver.file),
+      },
+      element("strong", { class: "s4s-clip", dir: "auto" }, clean(solver.name, 80) || file),
+      about(solver, use),
+      element("div", { class: "s4s-faint s4s-line" },
+        element("span", { class: "s4s-clip" }, t("stepsList", { steps: steps(solver.nfes) })), gain(result, use))),
+      button("pi-plus", t("add"), {
+        class: "s4s-button s4s-primary", title: t("addHelp"), "data-key": `add/${solver.file}`,
+        onclick: () => use.add(solver, shown.nfe),
+      })),
+    shown.open && element("div", { class: "s4s-body" }, open));
+}
+
+function progress(job, { t }) {
+  const done = percent(job.progress);
+  const left = Number.isFinite(job.eta) ? t("left", { time: duration(job.eta) }) : "";
+  return [
+    element("div", {
+      class: "s4s-progress", role: "progressbar", "aria-valuenow": done, "aria-valuemin": 0, "aria-valuemax": 100,
+    }, element("span", { style: `width: ${done}%` })),
+    element("div", { class: "s4s-faint s4s-row" }, element("span", {}, `${done} %`), element("span", {}, left)),
+  ];
+}
+
+/** A training: running with progress and a cancel button, otherwise how it ended. `use` has t,
+ * cancel, dismiss and cancelling (the ids whose end was asked for). */
+export function jobCard(job, use) {
+  const { t } = use;
+  const asked = use.cancelling.has(job.id);
+  const preview = picture(job.preview);
+  const nfes = Array.isArray(job.nfes) && job.nfes.length ? t("stepsList", { steps: steps(job.nfes) }) : "";
+  const action = isRunning(job)
+    ? button("pi-times", t(asked ? "cancelling" : "cancel"), {
+        class: "s4s-button", disabled: asked, "data-key": `cancel/${job.id}`, onclick: () => use.cancel(job),
+      })
+    : button("pi-times", "", {
+        class: "s4s-button s4s-bare", title: t("dismiss"), "aria-label": t("dismiss"),
+        onclick: () => use.dismiss(job),
+      });
+  return element("article", { class: `s4s-card s4s-job s4s-${RUNNING.has(job.status) ? "running" : clean(job.status, 20)}` },
+    element("header", {},
+      element("div", { class: "s4s-title" },
+        element("strong", { class: "s4s-clip", dir: "auto" }, clean(job.name, 80) || t("training")),
+        element("div", { class: "s4s-faint s4s-clip" }, [clean(job.model, 80), nfes].filter(Boolean).join(" · "))),
+      element("span", { class: "s4s-status" }, t(`status.${clean(job.status, 20)}`)),
+      action),
+    isRunning(job) && progress(job, use),
+    job.message && isRunning(job) && element("div", { class: "s4s-faint s4s-clip" }, clean(job.message, 200)),
+    job.error && element("div", { class: "s4s-error" }, clean(job.error, 400)),
+    job.result && element("div", { class: "s4s-faint s4s-clip" }, t("saved", { file: clean(job.result, 120) })),
+    preview && element("img", { class: "s4s-preview", src: preview, alt: t("preview") }));
+}

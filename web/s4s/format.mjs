@@ -1,0 +1,76 @@
+// Numbers and strangers' text, made fit to show.
+
+// Controls, and the marks that turn the direction of text or hide it.
+const UNSHOWABLE = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+
+/** Text from a file or a server: one line, no invisible tricks, at most `most` characters. */
+export function clean(text, most = 200) {
+  const characters = [...String(text ?? "").replace(UNSHOWABLE, "\ufffd")];
+  return characters.length > most ? characters.slice(0, most - 1).join("") + "…" : characters.join("");
+}
+
+/** "3–10" for an unbroken range of three or more, otherwise "4, 5, 8". */
+export function steps(nfes) {
+  const sorted = [...nfes].sort((a, b) => a - b);
+  const [first, last] = [sorted[0], sorted.at(-1)];
+  const unbroken = sorted.length > 2 && last - first === sorted.length - 1;
+  return unbroken ? `${first}–${last}` : sorted.join(", ");
+}
+
+/** Three significant digits, without an exponent where the number is readable without. */
+export function number(value) {
+  if (!Number.isFinite(value)) return "–";
+  if (value === 0) return "0";
+  return Math.abs(value) >= 1e5 || Math.abs(value) < 1e-4
+    ? value.toExponential(1)
+    : String(Number(value.toPrecision(3)));
+}
+
+/** Seconds as "45 s", "3 min", "1 h 20 min". */
+export function duration(seconds) {
+  if (!Number.isFinite(seconds) || seconds < 0) return "–";
+  if (seconds < 59.5) return `${Math.round(seconds)} s`;
+  const minutes = Math.round(seconds / 60);
+  return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** A fraction as whole per cent between 0 and 100. */
+export function percent(fraction) {
+  return Number.isFinite(fraction) ? Math.round(100 * Math.min(1, Math.max(0, fraction))) : 0;
+}
+
+/** How a solver does at one NFE against the best classical solver, or null if the file is silent:
+ * {error, classical, name, ratio, gain}, gain being the whole per cent by which it errs less. */
+export function score(solver, nfe) {
+  const entry = solver?.scores?.[String(nfe)];
+  const [error, classical] = [entry?.rmse, entry?.classical];
+  if (!Number.isFinite(error) || !Number.isFinite(classical) || classical <= 0 || error < 0) return null;
+  const ratio = error / classical;
+  const name = clean(entry.classical_name ?? "", 40);
+  return { error, classical, name, ratio, gain: Math.round(100 * (1 - ratio)) };
+}
+
+/** The NFE to show first: the smallest one with at least 5 steps, or the largest there is. */
+export function firstNfe(nfes) {
+  const sorted = [...nfes].sort((a, b) => a - b);
+  return sorted.find((nfe) => nfe >= 5) ?? sorted.at(-1) ?? null;
+}
+
+/** Whether a solver matches what was typed: each word in its name, file or model. */
+export function matches(solver, typed) {
+  const text = [solver.file, solver.name, modelName(solver)].join(" ").toLowerCase();
+  return typed.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+}
+
+/** The model that a solver was trained for, as text; files may hold anything there. */
+export function modelName(solver) {
+  const model = solver?.model;
+  const name = typeof model === "object" && model !== null ? model.name : model;
+  return typeof name === "string" ? clean(name, 80) : "";
+}
+
+/** A picture that came as text: only a data URI of a bitmap, else null. */
+export function picture(uri) {
+  const bitmap = /^data:image\/(png|jpeg|webp);base64,[A-Za-z0-9+/]+={0,2}$/;
+  return typeof uri === "string" && bitmap.test(uri) ? uri : null;
+}
