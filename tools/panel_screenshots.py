@@ -42,7 +42,8 @@ def prepare():
         if name not in known:
             known[name] = jobs.add(TrainConfig(name=name, nfes=nfes, effort="quick", budget=3000))
     for name in wanted:
-        view = jobs.wait(known[name], 3600)
+        while (view := jobs.job(known[name]).view())["status"] in ("queued", "running"):
+            time.sleep(1)
         assert view["status"] == "done", view
     if rendering.look(rendering.compare_home()) is None:
         pack = load_solver(solver_files()["emoji 4 to 6.safetensors"])
