@@ -14,7 +14,7 @@ from ..s4s_core.evaluation import candidates
 from ..s4s_core.names import EFFORTS
 from ..s4s_core.table import SolverPack
 from ..s4s_core.teacher import Pairs, draw_noise
-from ..s4s_core.training.fit import fit
+from ..s4s_core.training.fit import STATE_VERSION, fit
 from . import notices, sheets
 from .graph import ancestors
 from .wired import in_session, teacher_of
@@ -115,7 +115,15 @@ class Lesson:
             name: [(patch[0], patch[2]) for patch in entries]
             for name, entries in self.model.patches.items()
         }
-        settings = [__version__, self.cfg, self.nfes, self.effort, self.seed, list(shape)]
+        settings = [
+            __version__,
+            STATE_VERSION,
+            self.cfg,
+            self.nfes,
+            self.effort,
+            self.seed,
+            list(shape),
+        ]
         conditioning = [self.positives, self.negative]
         return digest_of(
             identity(base), patches, graph, settings, self.teacher.plain(), conditioning
