@@ -42,7 +42,7 @@ def sd15():
         legacy=False,
     )
     model = comfy.sd.load_diffusion_model_state_dict(random_weights(unet))
-    return model, [[torch.randn(1, 77, 768), {}]], (4, 8, 8)
+    return model, [[torch.randn(1, 77, 768), {}]], (4, 4, 4)
 
 
 def edm():
@@ -76,7 +76,7 @@ def sd3():
     )
     model = comfy.sd.load_diffusion_model_state_dict(random_weights(network))
     pooled = {"pooled_output": torch.randn(1, 2048)}
-    return model, [[torch.randn(1, 20, 64), pooled]], (16, 8, 8)
+    return model, [[torch.randn(1, 20, 64), pooled]], (16, 4, 4)
 
 
 def try_out(bench, family):
@@ -89,7 +89,7 @@ def try_out(bench, family):
     calls, options = "3", ("quick", "euler", "auto", 6, 0)
     fit = bench.part("s4s_core.training.fit")
     bench.part("nodes.learning").fit = lambda *args, **more: fit.fit(
-        *args, **more, samples=6, validation=4, held_out=4, starts=1
+        *args, **more, samples=6, validation=4, held_out=4, init="ipndm:2:uniform"
     )
     trained = bench.node["S4STrainSolver"].train(
         model, conditioning, conditioning, latent, 3.0, calls, *options
