@@ -122,6 +122,9 @@ def steps_input():
 
 
 def check_steps(steps):
-    """True, or a sentence: any whole number is let through, since solvers come by wire too."""
-    good = isinstance(steps, int) or (isinstance(steps, str) and steps.isdigit())
-    return True if good and int(steps) > 0 else "Steps must be a whole number above 0."
+    """True, or what is wrong: any number above 0 is let through, since solvers come by wire.
+
+    None stands for a number that comes by wire itself.
+    """
+    good = steps is None or (str(steps).isdigit() and int(steps) > 0)
+    return good or "Steps must be a whole number above 0."

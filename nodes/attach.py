@@ -1,7 +1,7 @@
 """A solver on a MODEL, and what the stock scheduler and sampler find there.
 
-The scheduler is given nothing but `model_sampling`, and the sampler nothing but the model and its
-options: the pack hangs on a copy of the one, and rides in the other.
+Both see `model_sampling`, and the scheduler sees nothing else: the pack hangs on a copy of it,
+which is patched onto a clone of the MODEL.
 """
 
 import torch
@@ -72,16 +72,20 @@ def attached(model, pack):
     check_solver(pack, sampling)
     clone = model.clone()
     clone.add_object_patch("model_sampling", continuous(sampling, **{KEY: pack}))
-    clone.model_options["transformer_options"][KEY] = pack
     return clone
+
+
+def solver_on(sampling):
+    """The solver that hangs on a model_sampling; HostError, in a sentence, if none does."""
+    pack = getattr(sampling, KEY, None)
+    if pack is None:
+        raise HostError(NO_SOLVER)
+    return pack
 
 
 def schedule_of(sampling, steps):
     """What the stock scheduler `s4s` is: the sigmas of the attached solver."""
-    pack = getattr(sampling, KEY, None)
-    if pack is None:
-        raise HostError(NO_SOLVER)
-    return host_sigmas(pack, steps).float()
+    return host_sigmas(solver_on(sampling), steps).float()
 
 
 def scheduler_sigmas(pack, steps, denoise=1.0):

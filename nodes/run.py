@@ -8,15 +8,13 @@ import latent_preview
 from ..s4s_core.errors import HostError
 from ..s4s_core.hosting import run_in_host
 from . import notices
-from .attach import KEY, NO_SOLVER, check_solver, continuous, is_rounding
+from .attach import check_solver, continuous, is_rounding, solver_on
 
 
 def sample_s4s(model, x, sigmas, extra_args=None, callback=None, disable=None):
     """The stock sampler `s4s`: runs the solver that rides on the MODEL."""
-    options = (extra_args or {}).get("model_options", {}).get("transformer_options", {})
-    if KEY not in options:
-        raise HostError(NO_SOLVER)
-    return run(model, x, sigmas, options[KEY], extra_args, callback)
+    pack = solver_on(model.inner_model.inner_model.model_sampling)
+    return run(model, x, sigmas, pack, extra_args, callback)
 
 
 def sampler_of(pack):
@@ -77,18 +75,12 @@ def unrounded(base):
 
 
 def check_latent(base, x):
-    """HostError, in a sentence, if a latent has not the shape that the model works on."""
-    form = base.latent_format
-    want, got = form.latent_channels, x.shape[1]
-    if want != got:
+    """HostError, in a sentence, if a latent has not the channels that the model works on."""
+    want, got = base.latent_format.latent_channels, x.shape[1]
+    if want != got and x.ndim > 3:  # the host packs mixed latents into three dimensions
         raise HostError(
             f"This latent has {got} channels, the model works on {want}: make it with the empty "
             "latent node or the VAE that belongs to the model."
-        )
-    if x.ndim - 2 != form.latent_dimensions:
-        raise HostError(
-            f"This latent has {x.ndim - 2} dimensions, the model works on "
-            f"{form.latent_dimensions}: make it with the empty latent node of the model."
         )
 
 

@@ -80,7 +80,8 @@ class TrainSolver:
 
     @classmethod
     def VALIDATE_INPUTS(cls, nfes):
-        return learning.problem_with_nfes(nfes) or True
+        """True, or what is wrong; a text that comes by wire (None here) is checked when it runs."""
+        return nfes is None or learning.problem_with_nfes(nfes) or True
 
     def train(
         self,

@@ -45,6 +45,8 @@ class Session(comfy.samplers.Sampler):
 def in_session(model, positives, negative, cfg, latent, seed, work):
     """work(WiredModel) with the model loaded and its times not rounded."""
     samples = prepared(model, latent)
+    if samples.is_nested:
+        raise TrainingError("Latents of several kinds (video with sound) cannot be used here.")
     clone = model.clone()
     sampling = continuous(model.get_model_object("model_sampling"))
     clone.add_object_patch("model_sampling", sampling)

@@ -220,7 +220,7 @@ def load_solver(path):
         raise _fault(path, "cannot be used", error) from None
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def _loaded(path, changed, size):
     return load_solver(path)
 

@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -220,7 +221,7 @@ class SolverPack:
         """A pack of tables, each under its own NFE."""
         return cls({table.nfe: table for table in tables}, metadata or {})
 
-    @property
+    @cached_property
     def digest(self):
         """SHA-256 over the tables and the metadata: the identity of a solver file's contents."""
         tables = {str(nfe): table.digest for nfe, table in self.tables.items()}

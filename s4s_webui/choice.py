@@ -28,7 +28,7 @@ def register():
 def choose(name):
     """Use the solver file of that name from now on."""
     global _chosen
-    _chosen = name or NONE
+    _chosen = name
 
 
 def chosen():

@@ -64,8 +64,11 @@ class Section(scripts.Script):
         self.paste_field_names = [infotext.SOLVER]
         return [solver]
 
-    def before_process(self, p, solver):
+    def before_process(self, p, solver=None):
         take_back()
 
-    def process(self, p, solver):
-        choice.choose(getattr(p, axis.FIELD, None) or solver)
+    def process(self, p, solver=None):
+        """A job that brings no settings of ours (some helpers start such) keeps the last choice."""
+        name = getattr(p, axis.FIELD, None) or solver
+        if name:
+            choice.choose(name)

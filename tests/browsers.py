@@ -65,7 +65,7 @@ class PanelPage:
         tabs.filter(has_text=re.compile(rf"^\s*{name}\s*$")).first.click()
 
     def accordion(self, name):
-        self.page.locator("button.label-wrap:visible", has_text=name).first.click()
+        self.page.locator(".label-wrap:visible", has_text=name).first.click()
 
     def fill(self, label, value):
         field = self.page.get_by_label(label, exact=False).locator("visible=true").first

@@ -242,18 +242,6 @@ def test_a_worker_outlives_its_runner_and_the_next_one_waits_for_it(home):
     assert status(first) == status(second) == "done"
 
 
-def test_waiting_jobs_are_taken_up_again_when_the_panel_opens(monkeypatch):
-    started = []
-    monkeypatch.setattr(jobs, "ensure_runner", lambda: started.append(1))
-    jobs.wake()
-    id = add()
-    jobs.wake()
-    assert started == [1]
-    jobs.cancel(id)
-    jobs.wake()
-    assert started == [1]
-
-
 # Cancelling
 
 
@@ -326,7 +314,7 @@ def test_cancelling_twice_at_once_is_harmless():
 
 def test_a_failure_has_a_sentence_a_code_and_a_log():
     told = add("print('half way'); raise S4SError('The tea is cold: heat it.')")
-    unforeseen = add("{}['sugar']")
+    unforeseen = add("raise RuntimeError('sugar' + chr(10) + 'milk')")
     full = add("import errno; raise OSError(errno.ENOSPC, 'no space')")
     good = add()
     runner.run()
@@ -334,7 +322,7 @@ def test_a_failure_has_a_sentence_a_code_and_a_log():
     assert (view["status"], view["exit_code"]) == ("failed", 1)
     assert view["error"] == view["message"] == "The tea is cold: heat it."
     assert jobs.job(told).log_tail() == "half way\nerror: The tea is cold: heat it."
-    assert "KeyError" in core.job_view(unforeseen)["error"]
+    assert "RuntimeError stopped it (sugar milk)" in core.job_view(unforeseen)["error"]
     assert "Traceback" in jobs.job(unforeseen).log_tail()
     assert "disk is full" in core.job_view(full)["error"]
     assert status(good) == "done"
@@ -365,6 +353,18 @@ def test_a_worker_that_cannot_begin_fails_once(monkeypatch, command):
     runner.run()
     assert status(id) == "failed" and len(started) == 1
     assert core.job_view(id)["exit_code"] == (7 if len(command) > 1 else None)
+
+
+def test_a_job_resumed_before_its_death_was_noted_still_waits(monkeypatch):
+    id = add()
+    folder, tended = core.job_folder(id), runner.Runner()
+    monkeypatch.setattr(runner, "own_command", lambda *a: [sys.executable, "-c", ""])
+    tended.start(folder, core.read_state(folder))
+    next(iter(tended.children)).wait(PATIENCE)
+    jobs.cancel(id)
+    jobs.resume(id, start=False)
+    tended.bury()
+    assert status(id) == "queued" and [f.name for f, _ in tended.waiting()] == [id]
 
 
 def test_a_state_that_cannot_be_written_does_not_stop_the_queue(monkeypatch, capsys):

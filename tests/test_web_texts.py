@@ -1,9 +1,13 @@
 """Every node, input and output has its words in every language, and its help pages."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tools import english_locale, example_workflows
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFINITIONS = json.loads((ROOT / "tools/node_definitions.json").read_text("utf-8"))
@@ -23,6 +27,35 @@ def shape(texts):
 def leaves(texts):
     for value in texts.values():
         yield from leaves(value) if isinstance(value, dict) else [value]
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """What the nodes say of themselves, loaded by a process of its own."""
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "english_locale.py"), "--print"],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=600,
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def test_the_english_texts_are_the_nodes_own(nodes):
+    assert words("en") == english_locale.english(nodes), "run tools/english_locale.py"
+
+
+def test_the_recorded_definitions_are_the_nodes_own(nodes):
+    """All but the lists that a host fills: those of samplers, schedulers and files."""
+    for name, info in nodes.items():
+        now, recorded = example_workflows.reduced(info), DEFINITIONS[name]
+        assert now["outputs"] == recorded["outputs"], name
+        assert list(now["inputs"]) == list(recorded["inputs"]), name
+        for key, given in now["inputs"].items():
+            kept = {k: v for k, v in recorded["inputs"][key].items() if k != "options"}
+            assert {k: v for k, v in given.items() if k != "options"} == kept, (name, key)
 
 
 def test_all_ten_nodes_are_known():

@@ -240,6 +240,13 @@ def test_no_solver_is_refused(webui):
         host.generate(Job(4))
 
 
+def test_a_job_without_settings_keeps_the_choice(webui):
+    host = webui("forge")
+    host.section.before_process(Job(4))
+    host.section.process(Job(4))
+    assert host.generate(Job(4)).isfinite().all()
+
+
 def test_a_solver_of_another_space_is_refused(webui):
     with pytest.raises(HostError, match="for flow models"):
         webui("a1111", pack_of("flow")).generate(Job(4))
@@ -393,6 +400,17 @@ def test_the_tab_is_the_panel_or_a_sentence(webui, monkeypatch):
     page = tab.page()
     (text,) = [block.value for block in page.blocks.values() if hasattr(block, "value")]
     assert "no &lt;gradio&gt; here" in text and "s4s.py panel" in text
+
+
+def test_sheets_of_pictures_under_the_pillow_of_the_hosts(monkeypatch):
+    """A1111, Forge and Classic hold Pillow 9.5, whose default font takes no size."""
+    from PIL import ImageFont
+
+    from trainer.pictures import grid
+
+    made = ImageFont.load_default()
+    monkeypatch.setattr(ImageFont, "load_default", lambda: made)
+    assert grid({"a row": torch.zeros(2, 3, 8, 8)}).size[1] > 16
 
 
 def test_the_double_is_right():

@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import struct
+import urllib.request
 
 import pytest
 
@@ -218,6 +219,10 @@ class TestHost:
     def test_templates_are_offered_with_their_pictures(self, server):
         names = comfy_browser.get(f"{server}/workflow_templates")["s4s"]
         assert sorted(names) == sorted(example_workflows.WORKFLOWS)
+        for name in names:
+            address = f"{server}/api/workflow_templates/s4s/{name}.jpg"
+            with urllib.request.urlopen(address) as answer:
+                assert answer.headers["Content-Type"] == "image/jpeg"
 
     @pytest.mark.parametrize("name", ["demo-quick-start", "compare"])
     def test_what_needs_no_download_runs(self, server, name):

@@ -38,6 +38,7 @@ def main():
     )
     vae = IntegratedAutoencoderKL.from_config(IntegratedAutoencoderKL.load_config(HOME / "vae"))
     text = CLIPTextModel(CLIPTextConfig.from_pretrained(HOME / "text_encoder"))
+    torch.nn.init.normal_(text.text_model.final_layer_norm.bias, 0.1)  # the host divides by a mean
     parts = {
         "model.diffusion_model.": unet,
         "first_stage_model.": vae,

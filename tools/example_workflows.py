@@ -441,7 +441,7 @@ class Graph:
             "links": links,
             "groups": [],
             "config": {},
-            "extra": {"ds": {"scale": 0.6, "offset": [40, 100]}},
+            "extra": {"ds": {"scale": 0.6, "offset": [150, 210]}},
             "version": 0.4,
         }
 

@@ -22,7 +22,7 @@ RIVALS = (("ipndm", 3), ("dpmpp", 2), ("unipc-bh2", 3))
 """Classical solvers that a picture is chosen from before the scores are known."""
 
 PAUSE, SHARE = 5.0, 20
-"""Pictures are at least so many seconds apart, and so many times what the last one took."""
+"""Grids are at least so many seconds apart, and so many times what the last S4S row took."""
 
 THUMBNAIL, LARGEST, QUALITIES = 256, 30_000, (85, 70, 50, 25)
 """Side of a thumbnail, and its bytes: it stands in a header of bounded size, twice."""
@@ -33,20 +33,19 @@ class Gallery:
 
     def __init__(self, model, config, folder):
         self.model, self.folder = model, folder
-        self.pairs, self.rivals, self.due, self.last = None, {}, 0.0, None
+        self.pairs, self.rivals, self.tiles = None, {}, {}
+        self.due, self.cost, self.last = 0.0, 0.0, None
         self.ending = config.settings().ending
         self.teacher = teacher_of(config, model) or default_teacher(model, ending=self.ending)
         self.able = True
 
     def show(self, event):
         """Save a grid of an event's table, if it is new and the last grid is a while ago."""
-        began = time.monotonic()
-        if began < self.due or event.table == self.last:
+        if time.monotonic() < self.due or event.table == self.last:
             return
         self.last = event.table
         self._guarded(lambda: self._save({event.nfe: event.table}, {}))
-        now = time.monotonic()
-        self.due = now + max(PAUSE, SHARE * (now - began))
+        self.due = time.monotonic() + max(PAUSE, SHARE * self.cost)
 
     def finish(self, result):
         """Save the grid of all NFEs; the thumbnail of the last one as a data URI, or None."""
@@ -56,22 +55,32 @@ class Gallery:
     @torch.inference_mode()
     def _save(self, tables, scores):
         """Save a grid and return the thumbnail of its last row."""
-        if self._pictures(torch.zeros(1, *self.model.shape)) is None:
-            self.able = False
-            return None
         if self.pairs is None:
+            self.able = self._pictures(torch.zeros(1, *self.model.shape)) is not None
+            if not self.able:
+                return None
             self.pairs = draw_pairs(self.model, self.teacher, COUNT, FRESH_SEED, BATCH)
-        rows = {f"teacher, {self.teacher.nfe} NFE": self._pictures(self.pairs.target)}
+        rows = {f"teacher, {self.teacher.nfe} NFE": self._still(self.teacher)}
         for nfe, table in tables.items():
             score = scores.get(str(nfe), {})
             rival = self._rival(nfe, score.get("classical_name"))
-            rows[_label(rival.label, nfe, score.get("classical"))] = self._drawn(rival.table)
-            rows[_label("S4S", nfe, score.get("rmse"))] = ours = self._drawn(table)
+            rows[_label(rival.label, nfe, score.get("classical"))] = self._still(rival.table)
+            began = time.monotonic()
+            ours = self._drawn(table)
+            self.cost = time.monotonic() - began
+            rows[_label("S4S", nfe, score.get("rmse"))] = _tiles(ours)
         self.folder.mkdir(exist_ok=True)
         number = 1 + max((int(p.stem) for p in self.folder.glob("[0-9]*.png")), default=0)
-        tiles = {label: _tiles(x) * 2 - 1 for label, x in rows.items()}
-        save_png(self.folder / f"{number:04d}.png", grid(tiles, scale=1))
+        save_png(self.folder / f"{number:04d}.png", grid(rows, scale=1))
         return thumbnail(ours)
+
+    def _still(self, table):
+        """The tiles of a table that does not change, drawn once."""
+        if table not in self.tiles:
+            known = table is self.teacher
+            pictures = self._pictures(self.pairs.target) if known else self._drawn(table)
+            self.tiles[table] = _tiles(pictures)
+        return self.tiles[table]
 
     def _rival(self, nfe, label):
         """The classical solver of that label, or else the best of a few on these pairs."""
@@ -116,11 +125,11 @@ def _label(name, nfe, error):
 
 
 def _tiles(pictures):
-    """Pictures of about SIDE pixels: small ones keep their pixels, large ones are averaged."""
+    """Pictures in [-1, 1] of about SIDE pixels: small ones keep theirs, large ones are averaged."""
     longest = max(pictures.shape[2:])
     if longest <= SIDE:
-        return interpolate(pictures, scale_factor=SIDE // longest, mode="nearest")
-    return interpolate(pictures, scale_factor=SIDE / longest, mode="area")
+        return interpolate(pictures * 2 - 1, scale_factor=SIDE // longest, mode="nearest")
+    return interpolate(pictures * 2 - 1, scale_factor=SIDE / longest, mode="area")
 
 
 def thumbnail(pictures):

@@ -9,7 +9,7 @@ const MODULES = ["cards", "client", "dom", "format", "graph", "panel", "plot", "
 // ComfyUI has browsers ask for a newer .js each time, but not for a newer .mjs: after an update old
 // and new files would mix. So ask here, before the first import.
 const revalidate = (name) => fetch(new URL(`./s4s/${name}.mjs`, import.meta.url), { cache: "no-cache" });
-await Promise.all(MODULES.map(revalidate));
+await Promise.allSettled(MODULES.map(revalidate));
 
 const { client } = await import("./s4s/client.mjs");
 const { clean } = await import("./s4s/format.mjs");
@@ -52,30 +52,29 @@ function addSolver(solver, nfe) {
   if (added.length) app.canvas.selectItems?.(added);
 }
 
-/** Keep the steps that nodes offer in line with the solvers wired to them. */
-function followSolvers(server) {
-  let solvers = [];
-  const update = () => narrow((app.canvas.graph ?? app.graph)?.nodes ?? [], solvers);
-  const read = async () => {
-    ({ solvers } = await server.solvers());
-    update();
-  };
-  const after = (object, name, act) => {
-    const original = object[name];
-    object[name] = function (...given) {
-      const result = original?.apply(this, given);
-      act();
-      return result;
-    };
-  };
-  return {
-    read,
-    watch(node) {
-      if (withSteps.has(node.comfyClass)) after(node, "onConnectionsChange", update);
-      if (node.comfyClass === "S4SLoadSolver")
-        node.widgets?.filter((widget) => widget.name === "solver").forEach((widget) => after(widget, "callback", update));
-    },
-    update,
+/** Keeps the steps that nodes offer in line with the solvers wired to them. */
+const steps = {
+  solvers: [],
+  offer: (move) => narrow((app.canvas?.graph ?? app.graph)?.nodes ?? [], steps.solvers, move),
+  listed(solvers) {
+    steps.solvers = solvers;
+    steps.offer(false);
+  },
+  watch(node) {
+    const changed = () => steps.offer(!app.configuringGraph);
+    if (withSteps.has(node.comfyClass)) after(node, "onConnectionsChange", changed);
+    if (node.comfyClass === "S4SLoadSolver")
+      node.widgets?.filter(({ name }) => name === "solver").forEach((widget) => after(widget, "callback", changed));
+  },
+};
+
+/** Have `act` follow each call of a method. */
+function after(object, name, act) {
+  const original = object[name];
+  object[name] = function (...given) {
+    const result = original?.apply(this, given);
+    act();
+    return result;
   };
 }
 
@@ -87,16 +86,15 @@ function style() {
 }
 
 const server = client((path, options) => api.fetchApi(path, options));
-const steps = followSolvers(server);
 
 app.registerExtension({
   name: "S4S",
   nodeCreated: steps.watch,
-  afterConfigureGraph: steps.update,
+  afterConfigureGraph: () => steps.offer(false),
   async setup() {
     style();
     const t = await words();
-    steps.read().catch((error) => console.warn("S4S:", error.message));
+    server.solvers().then(({ solvers }) => steps.listed(solvers), (error) => console.warn("S4S:", error.message));
     const complain = (text) => toast("error", "S4S", text);
     const attempt = (act) => async (...given) => {
       try {
@@ -109,6 +107,7 @@ app.registerExtension({
     const tab = sidebar(server, {
       t,
       complain,
+      listed: steps.listed,
       url: (path) => api.apiURL(path),
       add: attempt(addSolver),
       openPanel: attempt(async () => {
@@ -124,7 +123,6 @@ app.registerExtension({
       title: "S4S",
       tooltip: t("tooltip"),
       type: "custom",
-      iconBadge: () => (tab.running() ? String(tab.running()) : null),
       render: tab.render,
       destroy: tab.destroy,
     });

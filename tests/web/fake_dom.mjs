@@ -60,7 +60,12 @@ export function installDom() {
     createElementNS: (space, tag) => make(tag),
     createTextNode: (text) => Object.assign(make("#text"), { text }),
   };
-  globalThis.window = { addEventListener() {}, removeEventListener() {} };
+  const listeners = {};
+  globalThis.window = {
+    listeners,
+    addEventListener: (name, act) => (listeners[name] ??= []).push(act),
+    removeEventListener: (name, act) => { listeners[name] = listeners[name].filter((one) => one !== act); },
+  };
   return make("div");
 }
 

@@ -141,7 +141,9 @@ test("the list of steps follows the wired solver", () => {
   sampler.widgets[0].value = 20;
   free.widgets[0].value = 5;
   const solvers = [solver({ file: "my.safetensors", nfes: [4, 6] }), solver({ nfes: [5] }), { file: "bad", error: "no" }];
-  narrow(world.graph.nodes, solvers);
+  narrow(world.graph.nodes, solvers, false);
+  assert.equal(sampler.widgets[0].value, 20);
+  narrow(world.graph.nodes, solvers, true);
   assert.equal(fileOf(sampler), "my.safetensors");
   assert.deepEqual(sampler.widgets[0].options.values, [4, 6]);
   assert.equal(sampler.widgets[0].value, 6);

@@ -38,7 +38,7 @@ function open(answers = {}) {
   };
   const complaints = [];
   const tab = sidebar(server, {
-    t: (key, values) => `${key} ${Object.values(values ?? {}).join(" ")}`, url: (path) => path, add() {},
+    t: (key, values) => `${key} ${Object.values(values ?? {}).join(" ")}`, url: (path) => path, add() {}, listed() {},
     openPanel: async () => asked.push("panel"), complain: (text) => complaints.push(text),
   });
   tab.render(place);
@@ -105,11 +105,9 @@ test("jobs are asked for again while the tab is open, and not after", async () =
 test("cancel asks the server and the card goes", async () => {
   const { place, asked, tab } = open({ jobs: [job()] });
   await settled();
-  assert.equal(tab.running(), 1);
   byKey(place, "cancel/a1").click();
   await settled();
   assert.ok(asked.includes("cancel a1"));
-  assert.equal(tab.running(), 0);
   assert.equal(byKey(place, "cancel/a1"), undefined);
   tab.destroy();
 });
@@ -139,10 +137,13 @@ test("training in the graph shows as it is told, and its end reads the files aga
 });
 
 test("what is told while the tab is closed is shown when it opens", async () => {
-  const { tab } = open();
+  const { tab, place } = open();
   tab.destroy();
   tab.training(job({ id: "graph" }));
-  assert.equal(tab.running(), 1);
+  assert.equal(byKey(place, "cancel/graph"), undefined);
+  tab.render(place);
+  assert.ok(byKey(place, "cancel/graph"));
+  tab.destroy();
 });
 
 test("a redraw keeps the focus", async () => {
@@ -152,6 +153,22 @@ test("a redraw keeps the focus", async () => {
   tab.training(job());
   assert.equal(document.activeElement, byKey(place, "add/demo.safetensors"));
   tab.destroy();
+});
+
+test("nothing is redrawn while a button is held", async () => {
+  const { tab, place, clock } = open({ jobs: [job()] });
+  await settled();
+  const pressed = byKey(place, "cancel/a1");
+  for (const press of place.listeners.pointerdown) press();
+  tab.training(job({ progress: 0.9 }));
+  assert.equal(byKey(place, "cancel/a1"), pressed);
+  for (const release of window.listeners.pointerup) release();
+  assert.equal(byKey(place, "cancel/a1"), pressed); // until the click was heard
+  clock.pass(0);
+  assert.notEqual(byKey(place, "cancel/a1"), pressed);
+  assert.match(place.textContent, /90 %/);
+  tab.destroy();
+  assert.deepEqual(window.listeners, { pointerup: [], pointercancel: [] });
 });
 
 test("searching filters, from five files on", async () => {
@@ -191,4 +208,38 @@ test("a listing keeps previews, and the end of what ran in the graph", () => {
   const merged = mergedJobs(known, [job({ progress: 0.9 })]);
   assert.deepEqual(merged.map(({ id, progress, preview }) => [id, progress, preview]), [["graph", 0.42, undefined], ["a1", 0.9, "p"]]);
   assert.equal(mergedJobs([job({ id: "graph", node: "7" })], []).length, 0);
+});
+
+test("of a thousand files a hundred are drawn, and the rest counted", async () => {
+  const many = Array.from({ length: 1000 }, (_, i) => solver({ file: `${i}.safetensors` }));
+  const { tab, place } = open({ solvers: many });
+  await settled();
+  assert.equal(byClass(place, "s4s-card").length, 100);
+  assert.match(place.textContent, /more 900/);
+  tab.destroy();
+});
+
+test("a choice of steps that a file no longer holds is forgotten", async () => {
+  const { tab, place, asked, state } = open();
+  await settled();
+  byKey(place, "6/demo.safetensors").click();
+  await settled();
+  state.solvers = [solver({ nfes: [3, 4] })];
+  byKey(place, "refresh").click();
+  await settled();
+  assert.ok(asked.includes("table demo.safetensors 4"));
+  tab.destroy();
+});
+
+test("asking twice at once leaves one clock running", async () => {
+  const { tab, place, asked, clock } = open();
+  await settled();
+  byKey(place, "refresh").click();
+  byKey(place, "refresh").click();
+  await settled();
+  const before = asked.filter((what) => what === "jobs").length;
+  clock.pass(15_000);
+  await settled();
+  assert.equal(asked.filter((what) => what === "jobs").length, before + 1);
+  tab.destroy();
 });

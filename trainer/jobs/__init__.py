@@ -6,7 +6,6 @@ the process that starts one queued job after the other, `worker` the process tha
 
 import secrets
 import shutil
-import time
 from datetime import datetime, timezone
 
 from s4s_core import jobs as core
@@ -112,12 +111,6 @@ def ensure_runner():
         start_detached(own_command("queue"), jobs_home() / RUNNER_LOG)
 
 
-def wake():
-    """Start the runner if a job waits, as after a reboot; for who opens the panel."""
-    if any(view["status"] == "queued" for view in core.list_jobs()):
-        ensure_runner()
-
-
 class Job:
     """One job, as the panel and the command line show it."""
 
@@ -158,13 +151,3 @@ class Job:
 def job(id):
     """The job of an id; JobError if there is none."""
     return Job(id)
-
-
-def wait(id, seconds):
-    """Wait until a job is over or the time is; its view."""
-    deadline = time.monotonic() + seconds
-    while True:
-        view = core.job_view(id)
-        if view["status"] not in ("queued", "running") or time.monotonic() > deadline:
-            return view
-        time.sleep(0.2)

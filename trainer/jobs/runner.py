@@ -87,7 +87,7 @@ class Runner:
         try:
             process = start_detached(own_command("work", folder.name), folder / core.LOG)
         except OSError as error:
-            self.note(folder, f"Its process cannot be started: {error}.", None)
+            self.note(folder, state, f"Its process cannot be started: {error}.", None)
             return
         self.children[process] = folder, state
 
@@ -95,22 +95,23 @@ class Runner:
         """Note the exit code of workers that have ended, and what they could not say themselves."""
         for process in list(self.children):
             if process.poll() is not None:
-                folder, _ = self.children.pop(process)
-                self.note(folder, None, process.returncode)
+                folder, state = self.children.pop(process)
+                code = process.returncode
+                self.note(folder, state, f"Its process ended with code {code} at once.", code)
 
-    def note(self, folder, error, code):
-        """Put a job's end into its state, where its worker has not done so."""
+    def note(self, folder, started, error, code):
+        """Put a job's end into its state, where its worker has not done so.
+
+        `started` is the state that it was started with: a job that was resumed meanwhile waits.
+        """
         try:
             with Lock(folder / core.LOCK) as lock:
                 if not lock.take():
                     return
-                state = core.read_state(folder)
+                state, status = core.read_state(folder), "failed"
                 if state["status"] == "running":
                     status, error = "interrupted", core.DIED
-                elif state["status"] == "queued":
-                    status = "failed"
-                    error = error or f"Its process ended with code {code} before it could begin."
-                else:
+                elif (state["status"], state["attempt"]) != ("queued", started["attempt"]):
                     return
                 told = {"status": status, "message": error, "error": error, "exit_code": code}
                 core.write_state(folder, state | told)

@@ -64,7 +64,8 @@ def _reason(error):
         return "Out of memory: close other programs, or train at a lower resolution or precision."
     if isinstance(error, OSError) and error.errno in FULL:
         return "The disk is full, or its quota is: make room, and resume the job."
-    return f"An unexpected {type(error).__name__} stopped it ({error}): the log has the details."
+    said = " ".join(str(error).split())[:200]
+    return f"An unexpected {type(error).__name__} stopped it ({said}): the log has the details."
 
 
 def _is_out_of_memory(error):

@@ -8,8 +8,8 @@ other processes only; the page itself never imports torch.
 
 
 def build(hooks=None):
-    """The page as a gr.Blocks. `hooks`, if given, has `before_training()`, called before a job is
-    queued (a WebUI frees its memory there), and `host`, the host's name."""
+    """The page as a gr.Blocks. `hooks`, if given, has `before_training()`, called before another
+    process opens a model (a WebUI frees its memory there), and `host`, the host's name."""
     from .page import build_page
 
     return build_page(hooks)

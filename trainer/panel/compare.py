@@ -1,5 +1,7 @@
 """The tab Compare: teacher, classical solver and learned solver from the same noise."""
 
+from functools import partial
+
 import gradio as gr
 
 from s4s_core.errors import ModelError, S4SError
@@ -27,7 +29,8 @@ _NONE = "Choose a solver and press Render: the three pictures appear here."
 class CompareTab:
     """Builds the tab; `outputs` are what `look` returns values for."""
 
-    def __init__(self):
+    def __init__(self, hooks=None):
+        self.hooks = hooks
         with gr.Row():
             with gr.Column(scale=2, min_width=320):
                 self.inputs = self._fields()
@@ -76,7 +79,8 @@ class CompareTab:
 
     def wire(self, look_again):
         """`look_again(event)` makes an event's end a look at everything."""
-        look_again(on(self.render.click, begin, list(self.inputs.values())))
+        start = partial(begin, self.hooks)
+        look_again(on(self.render.click, start, list(self.inputs.values())))
         look_again(on(self.stop.click, lambda: stop(compare_home())))
 
 
@@ -87,10 +91,11 @@ NAMES = (
 """The fields in the order of CompareTab.inputs; a test holds the two together."""
 
 
-def begin(*values):
+def begin(hooks, *values):
     """Start to render in a process of its own."""
-    given = dict(zip(NAMES, values, strict=True))
-    start(compare_home(), arguments(given))
+    options = arguments(dict(zip(NAMES, values, strict=True)))
+    fields.make_room(hooks)
+    start(compare_home(), options)
 
 
 def arguments(given):

@@ -68,7 +68,7 @@ def prompts_field(lines=4, value=""):
 
 
 def cfg_field():
-    return gr.Number(0, label="CFG", info="Guidance scale. 0: the model's own.")
+    return gr.Number(0, label="CFG", info="Guidance. 0: the model's own.")
 
 
 def side_field(label):
@@ -91,6 +91,12 @@ def offload_field():
         label="Offload to main memory",
         info="Slower; keeps only the part that is computing on the GPU.",
     )
+
+
+def make_room(hooks):
+    """Let the host free its memory: another process is about to open a model."""
+    if hooks is not None:
+        hooks.before_training()
 
 
 def model_choice(values):

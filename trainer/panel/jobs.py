@@ -33,9 +33,8 @@ class JobsTab:
                     self.cancel = gr.Button("Cancel", interactive=False, min_width=80)
                     self.resume = gr.Button("Resume", interactive=False, min_width=80)
                     self.delete = gr.Button("Delete", interactive=False, min_width=80)
-                self.confirm = gr.Button(
-                    "Yes, delete this job", variant="stop", visible=False
-                )
+                self.confirm = gr.Button("Yes, delete this job", variant="stop", visible=False)
+                self.again = gr.Button("Use its settings in Train", interactive=False)
             with gr.Column(scale=3, elem_id="s4s-job"):
                 self.card = gr.HTML(markup.empty(_NONE))
                 self.grid = gr.HTML("")
@@ -43,7 +42,7 @@ class JobsTab:
                 with gr.Accordion("Log", open=True):
                     self.log = gr.HTML("")
         self.outputs = [self.list, self.card, self.grid, self.curves, self.log]
-        self.outputs += [self.cancel, self.resume, self.delete, self.confirm]
+        self.outputs += [self.cancel, self.resume, self.delete, self.again, self.confirm]
 
     def wire(self, look_again):
         """`look_again(event)` makes an event's end a look at everything."""
@@ -58,6 +57,12 @@ def known(id):
     if id not in job_ids():
         raise JobError("That job is no longer there: choose another one.")
     return id
+
+
+def wake():
+    """Let jobs go on that wait although nobody works through the queue, as after a reboot."""
+    if any(view["status"] == "queued" for view in list_jobs()):
+        jobs.ensure_runner()
 
 
 def choices():
@@ -87,6 +92,7 @@ def _details(seen, job):
         "cancel": status in OPEN,
         "resume": status in jobs.RESUMABLE,
         "delete": True,
+        "again": True,
     }
     return [
         changed(seen, "card", markup.job_card(view)),
@@ -104,7 +110,7 @@ def _details(seen, job):
 def _nothing(seen):
     off = [
         changed(seen, name, False, lambda: gr.update(interactive=False))
-        for name in ("cancel", "resume", "delete")
+        for name in ("cancel", "resume", "delete", "again")
     ]
     texts = [changed(seen, "card", markup.empty(_NONE))]
     texts += [changed(seen, place, "") for place in ("grid", "curves", "log")]

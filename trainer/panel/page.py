@@ -1,5 +1,7 @@
 """The page: four tabs, and one look at everything that runs while the page is on the screen."""
 
+from functools import partial
+
 import gradio as gr
 
 from s4s_core import __version__
@@ -19,13 +21,13 @@ def build_page(hooks=None):
         gr.HTML(HEAD)
         with gr.Tabs() as tabs:
             with gr.Tab("Train", id="train"):
-                train_tab = train.TrainTab()
+                train_tab = train.TrainTab(hooks)
             with gr.Tab("Jobs", id="jobs"):
                 jobs_tab = jobs.JobsTab()
             with gr.Tab("Solvers", id="solvers"):
                 solvers_tab = solvers.SolversTab()
             with gr.Tab("Compare", id="compare"):
-                compare_tab = compare.CompareTab()
+                compare_tab = compare.CompareTab(hooks)
         tick = gr.Button("look again", elem_id="s4s-tick")
         seen = gr.State({})
         choices = [
@@ -43,14 +45,16 @@ def build_page(hooks=None):
         for choice in choices:
             compat.on(choice.change, look, [seen, *choices], outputs, quiet=True)
         compat.on(tick.click, look, [seen, *choices], outputs, quiet=True)
-        compat.on(page.load, look, [seen, *choices], outputs, js=None, quiet=True)
+        compat.on(page.load, jobs.wake, quiet=True)
+        compat.on(page.load, look, [seen, *choices], outputs, quiet=True)
         compat.on(page.load, js=style.TICK, quiet=True)
         for tab in (jobs_tab, solvers_tab, compare_tab):
             tab.wire(look_again)
-        queue = lambda *values: _queued(hooks, *values)  # noqa: E731 - the hooks ride along
+        queue = partial(queue_job, hooks)
         look_again(
             compat.on(train_tab.button.click, queue, train_tab.values, [tabs, jobs_tab.list])
         )
+        compat.on(jobs_tab.again.click, use_settings, jobs_tab.list, [tabs, *train_tab.values])
     return page
 
 
@@ -64,7 +68,12 @@ def look(seen, job, solver, table, compared, steps):
     return [*shown, seen]
 
 
-def _queued(hooks, *values):
+def queue_job(hooks, *values):
     """Queue a job, and turn to it."""
     id = train.queue_job(hooks, *values)
     return gr.update(selected="jobs"), gr.update(choices=jobs.choices(), value=id)
+
+
+def use_settings(id):
+    """Put a job's settings into the fields of Train, and turn there."""
+    return [gr.update(selected="train"), *train.refill(jobs.known(id))]

@@ -1,6 +1,7 @@
 """The tab Train: a few fields, an estimate, and the button that queues a job."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 
 import gradio as gr
 
@@ -9,6 +10,7 @@ from s4s_core.names import METHODS, OBJECTIVES
 
 from .. import jobs
 from ..config import TrainConfig
+from ..models.choice import PATHS
 from ..preflight import estimate, size
 from ..presets import PRESETS, with_preset
 from ..progress import clock
@@ -24,7 +26,7 @@ _HINT = "Press Estimate to measure time and memory with a few model calls, befor
 class TrainTab:
     """Builds the fields; `button` queues a job, see page.py."""
 
-    def __init__(self):
+    def __init__(self, hooks=None):
         with gr.Row():
             with gr.Column(scale=3):
                 self.inputs = self._basic() | self._advanced()
@@ -33,7 +35,7 @@ class TrainTab:
                 with gr.Row():
                     self.measure = gr.Button("Estimate", elem_id="s4s-estimate")
                     self.button = gr.Button("Train solver", variant="primary", elem_id="s4s-train")
-        on(self.measure.click, estimate_card, self.values, self.estimate)
+        on(self.measure.click, partial(estimate_card, hooks), self.values, self.estimate)
 
     @property
     def values(self):
@@ -53,7 +55,7 @@ class TrainTab:
             list(PRESETS),
             value="normal",
             label="Effort",
-            info=PRESETS["normal"].help + ".",
+            info=_help("normal"),
         )
         on(found["effort"].change, _effort_help, found["effort"], found["effort"], quiet=True)
         with gr.Row():
@@ -105,8 +107,13 @@ class TrainTab:
         return found
 
 
-def _effort_help(name):
-    return gr.update(info=PRESETS[name].help + "." if name in PRESETS else "")
+def _help(effort):
+    text = PRESETS[effort].help if effort in PRESETS else ""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _effort_help(effort):
+    return gr.update(info=_help(effort))
 
 
 NAMES = (
@@ -135,17 +142,54 @@ def config_of(*values):
     return replace(config, **whole)
 
 
+def _hard(config):
+    """What says how hard a config tries."""
+    return config.effort, config.options
+
+
+def values_of(config):
+    """Values of the fields that make a config again, in the order of NAMES.
+
+    Options that no effort sets have no field, and are left out.
+    """
+    presets = {name: with_preset(config, name) for name in PRESETS}
+    same = (name for name, made in presets.items() if _hard(made) == _hard(config))
+    effort = next(same, config.effort)
+    ready = presets[effort]
+    model = asdict(config.model) | {"prompts": "\n".join(config.model.prompts)}
+    own = {
+        "effort": effort,
+        "nfes": [str(n) for n in config.nfes],
+        "name": config.name,
+        "method": AS_PRESET if config.method == ready.method else config.method,
+        "objective": AS_PRESET if config.objective == ready.objective else config.objective,
+        "teacher": "auto" if config.teacher == ready.teacher else config.teacher,
+        "budget": config.budget,
+        "seed": config.seed,
+    }
+    return [(model | own)[name] for name in NAMES]
+
+
+def refill(id):
+    """Updates of all fields: the settings of a job."""
+    values = dict(zip(NAMES, values_of(jobs.job(id).config), strict=True))
+    updates = {name: gr.update(value=value) for name, value in values.items()}
+    updates["path"] = gr.update(value=values["path"], visible=values["kind"] in PATHS)
+    return list(updates.values())
+
+
 def queue_job(hooks, *values):
     """Queue a job of the fields' values and return its id."""
     config = config_of(*values)
-    if hooks is not None:
-        hooks.before_training()
+    fields.make_room(hooks)
     return jobs.add(config)
 
 
-def estimate_card(*values):
+def estimate_card(hooks, *values):
     """What a job would take, measured by a process of its own."""
-    return estimate_markup(estimate(config_of(*values)))
+    config = config_of(*values)
+    fields.make_room(hooks)
+    return estimate_markup(estimate(config))
 
 
 def estimate_markup(found):

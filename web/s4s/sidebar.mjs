@@ -6,6 +6,7 @@ import { clean, firstNfe, matches } from "./format.mjs";
 
 const SEARCH_FROM = 5; // files, before a search field is worth its place
 const ENDED_SHOWN = 3;
+const FILES_SHOWN = 100; // the rest by search
 const WHILE_RUNNING = 2_000; // milliseconds between questions about jobs
 const OTHERWISE = 15_000;
 const ENDS = ["pointerup", "pointercancel"];
@@ -42,8 +43,8 @@ function keepFocus(container, redraw) {
   if (typeof cursor === "number") after.setSelectionRange(cursor, cursor);
 }
 
-/** `server` is a client (client.mjs); `use` has t, url(path), add(solver, nfe), openPanel() and
- * complain(text). Returns {render(container), destroy(), training(view), running()}. */
+/** `server` is a client (client.mjs); `use` has t, url(path), add(solver, nfe), openPanel(),
+ * listed(solvers) and complain(text). Returns {render(container), destroy(), training(view)}. */
 export function sidebar(server, use) {
   const { t } = use;
   const state = {
@@ -54,12 +55,14 @@ export function sidebar(server, use) {
   let timer = null;
   let held = false;
 
-  const shownNfe = (solver) => state.nfe.get(solver.file) ?? firstNfe(solver.nfes ?? []);
+  const shownNfe = ({ file, nfes = [] }) =>
+    nfes.includes(state.nfe.get(file)) ? state.nfe.get(file) : firstNfe(nfes);
 
   async function loadSolvers() {
     try {
       const { solvers, folder } = await server.solvers();
       Object.assign(state, { solvers, folder, failure: null });
+      use.listed(solvers);
       if (solvers.length === 1) toggleOpen(solvers[0].file, true);
       state.tables.clear();
       solvers.filter((one) => state.open.has(one.file)).forEach(loadTable);
@@ -70,9 +73,10 @@ export function sidebar(server, use) {
   }
 
   async function loadTable(solver) {
+    if (!solver || solver.error) return;
     const nfe = shownNfe(solver);
     const key = `${nfe}/${solver.file}`;
-    if (solver.error || nfe === null || state.tables.has(key)) return;
+    if (nfe === null || state.tables.has(key)) return;
     try {
       state.tables.set(key, await server.table(solver.file, nfe));
       draw();
@@ -84,18 +88,19 @@ export function sidebar(server, use) {
   async function loadJobs() {
     try {
       const jobs = await server.jobs();
-      const ended = state.jobs.some((job) => isRunning(job) && !jobs.some((now) => now.id === job.id && isRunning(now)));
-      state.jobs = mergedJobs(state.jobs, jobs);
-      if (ended) loadSolvers();
-      draw();
+      const before = state.jobs;
+      state.jobs = mergedJobs(before, jobs);
+      const running = new Set(state.jobs.filter(isRunning).map(({ id }) => id));
+      if (before.some((job) => isRunning(job) && !running.has(job.id))) loadSolvers();
+      if (JSON.stringify(before) !== JSON.stringify(state.jobs)) draw();
     } catch {
       // The server restarts or is away: what is shown stays, and the next question comes.
     }
   }
 
   async function watch() {
-    clearTimeout(timer);
     await loadJobs();
+    clearTimeout(timer); // there may be another one under way
     if (container) timer = setTimeout(watch, state.jobs.some(isRunning) ? WHILE_RUNNING : OTHERWISE);
   }
 
@@ -164,6 +169,12 @@ export function sidebar(server, use) {
     });
   }
 
+  function card(solver) {
+    const nfe = solver.error ? null : shownNfe(solver);
+    const table = state.tables.get(`${nfe}/${solver.file}`) ?? null;
+    return solverCard(solver, { nfe, table, open: state.open.has(solver.file) }, actions);
+  }
+
   function solverList() {
     if (state.solvers === null) return element("p", { class: "s4s-faint" }, t("loading"));
     if (state.failure) return element("p", { class: "s4s-error" }, clean(state.failure, 400));
@@ -171,11 +182,9 @@ export function sidebar(server, use) {
       return element("p", { class: "s4s-faint s4s-empty" }, t("none", { folder: clean(state.folder, 300) }));
     const found = state.solvers.filter((solver) => matches(solver, state.typed));
     if (found.length === 0) return element("p", { class: "s4s-faint" }, t("noMatch"));
-    return found.map((solver) => {
-      const nfe = solver.error ? null : shownNfe(solver);
-      const table = state.tables.get(`${nfe}/${solver.file}`) ?? null;
-      return solverCard(solver, { nfe, table, open: state.open.has(solver.file) }, actions);
-    });
+    const rest = found.length - FILES_SHOWN;
+    const more = rest > 0 ? [element("p", { class: "s4s-faint" }, t("more", { count: rest }))] : [];
+    return [...found.slice(0, FILES_SHOWN).map(card), ...more];
   }
 
   function draw() {
@@ -217,6 +226,5 @@ export function sidebar(server, use) {
       if (before && isRunning(before) && !isRunning(view)) loadSolvers();
       draw();
     },
-    running: () => state.jobs.filter(isRunning).length,
   };
 }

@@ -18,9 +18,10 @@ export function fileOf(node) {
   return source?.type === LOAD ? source.widgets.find((widget) => widget.name === "solver")?.value : null;
 }
 
-/** Offer on each such node the steps of its solver only, and move a choice that is not among them
- * to the nearest; a node whose solver is not known offers what all files hold. */
-export function narrow(nodes, solvers) {
+/** Offer on each such node the steps of its solver only; a node whose solver is not known offers
+ * what all files hold. With `move`, a choice that is not among them goes to the nearest: when
+ * somebody wires or chooses, but not when a workflow is opened. */
+export function narrow(nodes, solvers, move) {
   const known = new Map(solvers.filter((solver) => !solver.error).map((solver) => [solver.file, solver.nfes]));
   const all = [...new Set([...known.values()].flat())].sort((a, b) => a - b);
   for (const node of nodes) {
@@ -28,6 +29,6 @@ export function narrow(nodes, solvers) {
     if (!widget || all.length === 0) continue;
     const own = known.get(fileOf(node));
     widget.options.values = own ?? all;
-    if (own && !own.includes(Number(widget.value))) widget.value = nearest(own, Number(widget.value));
+    if (move && own && !own.includes(Number(widget.value))) widget.value = nearest(own, Number(widget.value));
   }
 }

@@ -22,7 +22,7 @@ from .distribution import Distribution
 FRESH_SEED = 800_000_001
 """Noise that scores are taken on: far from the seeds of every training run."""
 RIVAL_SEED = 850_000_007
-GITS_SAMPLES = 64
+GITS_SAMPLES = 32
 BATCH = 64
 PHASES = {"s4s-alt": 16}
 RATE = 0.01
@@ -104,7 +104,7 @@ class Lab:
         names = [*SCHEDULES, "gits", *(["dmn"] if importlib.util.find_spec("scipy") else [])]
         options = {"gits": {"costs": self.costs(cell.model, cell.cfg)}}
         found = candidates(model, cell.nfe, schedules=names, options=options)
-        return rank(model.denoise, found, self._pairs(cell), BATCH, keep=5, first=16)[0][1]
+        return rank(model.denoise, found, self._pairs(cell), BATCH, keep=4)[0][1]
 
     def _start(self, cell):
         """The table that a cell names, with gits' costs measured once for a model."""

@@ -1,0 +1,122 @@
+"""Small random checkpoints of three families in a real ComfyUI: loaded, trained on, sampled.
+
+Run by `python comfyui_families.py COMFYUI PACK BASE`; prints one JSON line for each family.
+"""
+
+import json
+import sys
+
+from comfyui_checks import Bench, start
+
+
+def random_weights(module):
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    return {
+        name: 0.05 * torch.randn(value.shape, generator=generator)
+        for name, value in module.state_dict().items()
+        if value.is_floating_point()
+    }
+
+
+def sd15():
+    """(MODEL, conditioning, latent shape): one level of Stable Diffusion 1.5's UNet."""
+    import comfy.sd
+    import torch
+    from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
+
+    unet = UNetModel(
+        image_size=32,
+        in_channels=4,
+        out_channels=4,
+        model_channels=320,
+        num_res_blocks=[1],
+        channel_mult=[1],
+        transformer_depth=[1],
+        transformer_depth_output=[1, 1],
+        transformer_depth_middle=1,
+        context_dim=768,
+        num_heads=8,
+        use_spatial_transformer=True,
+        legacy=False,
+    )
+    model = comfy.sd.load_diffusion_model_state_dict(random_weights(unet))
+    return model, [[torch.randn(1, 77, 768), {}]], (4, 4, 4)
+
+
+def edm():
+    """The same under the stock node that makes a model count noise as EDM does."""
+    from comfy_extras.nodes_model_advanced import ModelSamplingContinuousEDM
+
+    model, conditioning, shape = sd15()
+    (model,) = ModelSamplingContinuousEDM().patch(model, "edm", 80.0, 0.002)
+    return model, conditioning, shape
+
+
+def sd3():
+    """One block of Stable Diffusion 3's transformer."""
+    import comfy.ops
+    import comfy.sd
+    import torch
+    from comfy.ldm.modules.diffusionmodules.mmdit import MMDiT
+
+    context = {"target": "torch.nn.Linear", "params": {"in_features": 64, "out_features": 64}}
+    network = MMDiT(
+        input_size=None,
+        depth=1,
+        patch_size=2,
+        in_channels=16,
+        adm_in_channels=2048,
+        context_embedder_config=context,
+        num_patches=64,
+        pos_embed_max_size=8,
+        pos_embed_scaling_factor=None,
+        operations=comfy.ops.disable_weight_init,
+    )
+    model = comfy.sd.load_diffusion_model_state_dict(random_weights(network))
+    pooled = {"pooled_output": torch.randn(1, 2048)}
+    return model, [[torch.randn(1, 20, 64), pooled]], (16, 4, 4)
+
+
+def try_out(bench, family):
+    """What came of training a little on a family and sampling with the result."""
+    import torch
+
+    model, conditioning, shape = family()
+    latent = {"samples": torch.zeros(1, *shape)}
+    bench.part("nodes.learning").EFFORTS["quick"] = 400
+    calls, options = "3", ("quick", "euler", "auto", 6, 0)
+    fit = bench.part("s4s_core.training.fit")
+    bench.part("nodes.learning").fit = lambda *args, **more: fit.fit(
+        *args, **more, samples=6, validation=4, held_out=4, init="ipndm:2:uniform"
+    )
+    trained = bench.node["S4STrainSolver"].train(
+        model, conditioning, conditioning, latent, 3.0, calls, *options
+    )
+    pack = trained["result"][0]
+    (applied,) = bench.node["S4SApplySolver"].apply(model, pack)
+    out = bench.ksample(applied, conditioning, conditioning, latent, steps=3, cfg=3.0)
+    scores = pack.metadata["scores"]["3"]
+    return {
+        "space": pack.space,
+        "model": pack.metadata["model"]["name"],
+        "finite": bool(torch.isfinite(out).all()),
+        "shape": list(out.shape),
+        "rmse": scores["rmse"],
+        "initial": scores["initial"],
+    }
+
+
+def main(host, pack, base):
+    import torch
+
+    bench = Bench(start(host, pack, base), base)
+    for family in (sd15, edm, sd3):
+        with torch.inference_mode():
+            found = try_out(bench, family)
+        print("RESULT " + json.dumps({"family": family.__name__} | found), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

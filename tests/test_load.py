@@ -1,0 +1,101 @@
+"""Many files, many jobs, long runs: what people wait for stays quick, and memory stays flat.
+
+Times are the process's own seconds of computing, so that a busy machine does not matter; the
+bounds leave room for slow ones. The promise of one second is for a quiet machine: see the figures
+that `pytest --durations=0 tests/test_load.py` prints.
+"""
+
+import json
+import time
+
+import gradio as gr
+import pytest
+from learners import small, tiny_fit
+
+from s4s_core import classical_table, jobs, schedule
+from s4s_core.folders import jobs_home, solver_files
+from s4s_core.solver_file import dump_solver, load_unchanged
+from s4s_core.summary import summary
+from s4s_core.table import SolverPack
+from trainer import jobs as trainer_jobs
+from trainer.config import TrainConfig
+from trainer.panel import jobs as jobs_tab
+from trainer.panel import solvers as solvers_tab
+
+FILES, JOBS, ROWS = 1000, 100, 10_000
+SOON = 3.0
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        place = tmp_path_factory.mktemp("load")
+        patch.setenv("S4S_HOME", str(place))
+        patch.delenv("S4S_SOLVERS", raising=False)
+        (place / "solvers").mkdir()
+        model = small()
+        tables = [classical_table("ipndm", schedule("edm", n, model), 3, "ve") for n in (4, 5, 6)]
+        for number in range(FILES):
+            pack = SolverPack.of(*tables, metadata={"name": f"solver {number}"})
+            (place / "solvers" / f"{number:04}.safetensors").write_bytes(dump_solver(pack))
+        for _ in range(JOBS):
+            newest = trainer_jobs.add(TrainConfig(), start=False)
+        row = {"progress": 0.5, "nfe": 5, "loss": 0.1, "validation": 0.2, "message": "going on"}
+        lines = (json.dumps(row | {"step": n, "calls": n, "seconds": n}) for n in range(ROWS))
+        (jobs_home() / newest / jobs.METRICS).write_text("\n".join(lines) + "\n")
+        yield newest
+
+
+def seconds(work):
+    began = time.process_time()
+    result = work()
+    return result, time.process_time() - began
+
+
+def summaries():
+    return [summary(load_unchanged(path)) for path in solver_files().values()]
+
+
+def test_a_thousand_solver_files_are_listed(home):
+    found, first = seconds(summaries)
+    again, later = seconds(summaries)
+    assert len(found) == FILES and again == found
+    assert first < 3 * SOON and later < SOON / 3 and later < first / 2
+
+
+def test_the_tab_of_solvers_looks_at_one_of_a_thousand(home):
+    shown, spent = seconds(lambda: solvers_tab.look({}, "0500.safetensors", "5"))
+    assert "solver 500" in shown[2] and spent < SOON
+
+
+def test_a_hundred_jobs_are_listed(home):
+    views, spent = seconds(jobs.list_jobs)
+    assert len(views) == JOBS and spent < SOON
+
+
+def test_a_run_of_ten_thousand_rows_is_shown(home):
+    metrics, read = seconds(lambda: trainer_jobs.job(home).metrics())
+    assert len(metrics) <= 500 and metrics[-1]["step"] == ROWS - 1 and read < SOON
+    shown, spent = seconds(lambda: jobs_tab.look({}, home))
+    assert "svg" in shown[3] and spent < SOON
+
+
+def test_a_look_at_nothing_new_sends_nothing(home):
+    seen = {}
+    jobs_tab.look(seen, home)
+    again, spent = seconds(lambda: jobs_tab.look(seen, home))
+    assert all(value == gr.skip() or value == gr.update() for value in again) and spent < SOON
+
+
+@pytest.mark.slow
+def test_memory_is_flat_over_a_thousand_steps():
+    """Peak memory after a quarter of the steps is the peak of all of them."""
+    resource = pytest.importorskip("resource")
+    peaks = []
+
+    def note(event):
+        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+    tiny_fit(small(), 4, "s4s", callback=note, budget=200_000, epochs=1100)
+    assert len(peaks) >= 1000
+    assert peaks[-1] - peaks[len(peaks) // 4] < 4096  # kilobytes on Linux
