@@ -91,10 +91,11 @@ class Compare:
             for name in names:
                 contest.stock(name, scheduler, steps)
             contest.table(f"S4S, {solver.metadata.get('name') or 'solver'}", solver[steps])
-            return contest.sheet(vae), contest.text()
+            return contest
 
-        picture, text = in_session(model, [positive], negative, cfg, latent_image, seed, work)
-        return {"ui": {"text": [text]}, "result": (picture, text)}
+        contest = in_session(model, [positive], negative, cfg, latent_image, seed, work)
+        text = contest.text()
+        return {"ui": {"text": [text]}, "result": (contest.sheet(vae), text)}
 
 
 def stock_names(text):

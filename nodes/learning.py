@@ -1,12 +1,14 @@
 """One training run in the graph: what it learns from, its progress, and what comes of it."""
 
 import re
+import shutil
 import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import comfy.model_management
 import comfy.utils
+import torch
 
 from ..s4s_core import __version__, folders, sample
 from ..s4s_core.errors import TrainingError
@@ -14,7 +16,7 @@ from ..s4s_core.evaluation import candidates
 from ..s4s_core.names import EFFORTS
 from ..s4s_core.table import SolverPack
 from ..s4s_core.teacher import Pairs, draw_noise
-from ..s4s_core.training.fit import fit
+from ..s4s_core.training.fit import STATE_VERSION, fit
 from . import notices, sheets
 from .graph import ancestors
 from .wired import in_session, teacher_of
@@ -23,6 +25,7 @@ from .wiring import digest_of, identity, model_name, pixels
 JOB = "graph"
 """The id of training in the graph among the jobs."""
 
+STATE = "state.safetensors"
 SHOWN, SHOW_SEED = 4, 900_000_001
 _TICKS, _PREVIEW_SHARE, _PREVIEW_SIZE = 1000, 20, 1024
 _LARGEST_SEED = 2**31
@@ -96,10 +99,19 @@ class Lesson:
     graph: dict | None = None
 
     def learn(self):
-        """(solver, preview IMAGE, report)."""
+        """(solver, preview IMAGE, report).
+
+        The VAE decodes behind the session, never in it: loading it may push the model out.
+        """
         try:
             wiring = self.model, self.positives, self.negative, self.cfg, self.latent, self.seed
-            return in_session(*wiring, self._work)
+            result, about, shown, folder = in_session(*wiring, self._work)
+            rows = rows_of(self.model.model, shown, self.vae)
+            about["thumbnail"] = sheets.data_uri(sheets.image_of(rows[-1].pictures[0], 96))
+            pack = SolverPack(result.pack.tables, about | dict(result.pack.metadata))
+            shutil.rmtree(folder, ignore_errors=True)
+            tell_end(self.node, "done")
+            return pack, sheets.as_image(sheets.sheet(rows)), report(result)
         except Exception as error:
             cancelled = isinstance(error, comfy.model_management.InterruptProcessingException)
             tell_end(self.node, "cancelled" if cancelled else "failed", str(error) or None)
@@ -115,37 +127,44 @@ class Lesson:
             name: [(patch[0], patch[2]) for patch in entries]
             for name, entries in self.model.patches.items()
         }
-        settings = [__version__, self.cfg, self.nfes, self.effort, self.seed, list(shape)]
+        settings = [
+            __version__,
+            STATE_VERSION,
+            self.cfg,
+            self.nfes,
+            self.effort,
+            self.seed,
+            list(shape),
+        ]
         conditioning = [self.positives, self.negative]
         return digest_of(
             identity(base), patches, graph, settings, self.teacher.plain(), conditioning
         )[:32]
 
     def _work(self, model):
-        """Train on a model that is ready to sample."""
+        """(result, header, {title: results to look at}, folder) of training on a ready model.
+
+        The folder keeps the state and the teacher's results until the training is done.
+        """
         key = self.key(model.base, model.shape)
         model.fingerprint = key
         teacher = teacher_of(model, *self.teacher)
-        state = folders.data_home() / "comfyui" / f"{key}.safetensors"
-        show = Show(model, teacher, self.vae)
-        progress = Progress(self, show)
+        folder = folders.data_home() / "comfyui" / key
+        show = Show(model, teacher)
         result = fit(
             model,
             self.nfes,
             seed=self.seed % _LARGEST_SEED,
             budget=EFFORTS[self.effort],
-            callback=progress,
+            callback=Progress(self, show),
             teacher=teacher,
-            state=state,
+            state=folder / STATE,
+            cache=folder,
             batch=model.batch(),
         )
-        preview = show.final(result)
-        pack = SolverPack(result.pack.tables, self._about(model, show) | dict(result.pack.metadata))
-        state.unlink(missing_ok=True)
-        tell_end(self.node, "done")
-        return pack, sheets.as_image(preview), report(result)
+        return result, self._about(model), show.final(result), folder
 
-    def _about(self, model, show):
+    def _about(self, model):
         """What the solver's header says that it was trained for."""
         name = model_name(model.base)
         return {
@@ -158,39 +177,40 @@ class Lesson:
             },
             "cfg": [self.cfg, self.cfg],
             "resolution": list(pixels(model.base, model.shape)),
-            "thumbnail": show.thumbnail,
         }
+
+
+def rows_of(base, shown, vae=None):
+    """Rows of a sheet from {title: results}."""
+    return [sheets.Row(title, sheets.pictures_of(base, x, vae)) for title, x in shown.items()]
 
 
 class Show:
     """A few runs from noise that training never sees, for people to look at."""
 
-    def __init__(self, model, teacher, vae):
-        self.model, self.teacher, self.vae = model, teacher, vae
-        self.pairs, self.thumbnail = None, None
+    def __init__(self, model, teacher):
+        self.model, self.teacher = model, teacher
+        x, cond = draw_noise(model, SHOWN, SHOW_SEED)
+        self.pairs = Pairs(x, cond, self._run(Pairs(x, cond, x), teacher))
 
-    def _draw(self):
-        x, cond = draw_noise(self.model, SHOWN, SHOW_SEED)
-        if callable(self.teacher):
-            target = self.teacher(x, cond)
-        else:
-            target = sample(self.model.denoise, x, self.teacher, cond)
-        return Pairs(x, cond, target)
+    def _run(self, pairs, solver):
+        """Results of a table or a teacher, in batches that fit the memory."""
 
-    def _row(self, title, x):
-        return sheets.Row(title, sheets.pictures_of(self.model.base, x, self.vae))
+        def run(part):
+            if callable(solver):
+                return solver(part.x, part.cond)
+            return sample(self.model.denoise, part.x, solver, part.cond)
 
-    def _run(self, table):
-        return sample(self.model.denoise, self.pairs.x, table, self.pairs.cond)
+        return torch.cat([run(part) for part in pairs.batches(self.model.batch())])
 
-    def sheet(self, tables):
-        """The teacher's pictures and those of each {title: table}."""
-        self.pairs = self.pairs or self._draw()
-        rows = [self._row(f"teacher, {self.teacher.nfe} calls", self.pairs.target)]
-        for title, table in tables.items():
-            rows.append(self._row(title, self._run(table)))
-        self.thumbnail = sheets.data_uri(sheets.image_of(rows[-1].pictures[0], 96))
-        return sheets.sheet(rows)
+    def results(self, tables):
+        """The teacher's results and those of each {title: table}."""
+        shown = {f"teacher, {self.teacher.nfe} calls": self.pairs.target}
+        return shown | {title: self._run(self.pairs, table) for title, table in tables.items()}
+
+    def sheet(self, title, table):
+        """A rough picture of the teacher's results and a table's."""
+        return sheets.sheet(rows_of(self.model.base, self.results({title: table})))
 
     def final(self, result):
         """Teacher, the best classical solver and the learned one, at each NFE."""
@@ -202,7 +222,7 @@ class Show:
                     title = f"{other.label}, {nfe} calls: error {scores['classical']:.4f}"
                     tables[title] = other.table
             tables[f"S4S, {nfe} calls: error {scores['rmse']:.4f}"] = table
-        return self.sheet(tables)
+        return self.results(tables)
 
 
 class Progress:
@@ -223,7 +243,7 @@ class Progress:
             eta = (now - self.began) / (share - self.first) * (1 - share)
         if event.table is not None and now >= self.next_image:
             title = f"S4S, {event.nfe} calls, so far"
-            self.image = self.show.sheet({title: event.table})
+            self.image = self.show.sheet(title, event.table)
             spent = time.monotonic() - now
             self.next_image = time.monotonic() + _PREVIEW_SHARE * spent
         self._tell(share, eta, event)

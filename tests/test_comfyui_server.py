@@ -17,6 +17,7 @@ from s4s_core.hosting import host_sigmas
 from s4s_core.solver_file import load_solver
 from s4s_core.table import SolverPack
 from s4s_core.teacher import default_teacher
+from tools import example_workflows
 
 pytestmark = pytest.mark.host
 
@@ -60,12 +61,12 @@ def latents(server, outputs, name):
     return load_file(server.base / "output" / file["subfolder"] / file["filename"])["latent_tensor"]
 
 
-def by_core(seed, steps=5, batch=2, pack=None):
+def by_core(seed, steps=5, batch=2, pack=None, category=CATEGORY):
     """The core's result for the noise of that seed, as the host scales it."""
     model = load_demo("ve", CFG)
     noise = torch.randn(batch, 3, 32, 32, generator=torch.manual_seed(seed))
     x = noise * (1 + model.sigma_max**2) ** 0.5
-    label = torch.full((batch,), model.classes.index(CATEGORY))
+    label = torch.full((batch,), model.classes.index(category))
     return sample(model.denoise, x, (pack or load_solver(SOLVERS["ve"]))[steps], label)
 
 
@@ -126,6 +127,23 @@ def test_every_way_to_sample_gives_what_the_core_gives(server):
     for name in "acfg":
         gap = (latents(server, outputs, f"save {name}") - want).abs().max()
         assert gap < 1e-4, (name, gap)
+
+
+def test_the_quick_start_draws_what_the_core_draws(server):
+    prompt = example_workflows.build("demo-quick-start").prompt()
+    samplers = {
+        name: entry["inputs"]
+        for name, entry in prompt.items()
+        if entry["inputs"].get("sampler_name") == "s4s"
+    }
+    ((name, given),) = samplers.items()
+    (demo,) = (e["inputs"] for e in prompt.values() if e["class_type"] == "S4SDemoModel")
+    assert given["cfg"] == CFG
+    save = node("SaveLatent", samples=[name, 0], filename_prefix="quick")
+    drawn = latents(server, server.run(prompt | {"save": save}), "save")
+    chosen = {"batch": demo["batch_size"], "category": demo["category"]}
+    want = by_core(given["seed"], given["steps"], **chosen)
+    assert (drawn - want).abs().max() < 1e-4
 
 
 def test_images_say_which_solver_made_them_even_when_cached(server):
@@ -295,7 +313,7 @@ def test_training_is_cancelled_and_goes_on_after_a_restart(server):
     ended = server.wait(first)
     assert "execution_interrupted" in dict(ended["status"]["messages"])
     assert server.get("/s4s/jobs") == {"jobs": []}
-    states = list((server.base / "home" / "comfyui").glob("*.safetensors"))
+    states = list((server.base / "home" / "comfyui").glob("*/state.safetensors"))
     assert len(states) == 1
 
     server.stop()
@@ -305,7 +323,7 @@ def test_training_is_cancelled_and_goes_on_after_a_restart(server):
     assert resumed["progress"] >= 0.3
     outputs = server.wait(second)["outputs"]
     assert "trained.safetensors" in outputs["s"]["text"][0]
-    assert not list((server.base / "home" / "comfyui").glob("*.safetensors"))
+    assert not list((server.base / "home" / "comfyui").iterdir())
     listed = {s["file"]: s for s in server.get("/s4s/solvers")["solvers"]}
     made = listed["trained.safetensors"]
     assert made["ratios"]["5"] < 1 and made["thumbnail"]

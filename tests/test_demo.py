@@ -8,6 +8,7 @@ from s4s_core.demo import SOLVERS, WEIGHTS, load_demo
 from s4s_core.errors import ModelError
 from s4s_core.evaluation import candidates, rmse
 from s4s_core.teacher import default_teacher, draw_noise, draw_pairs
+from trainer.config import from_toml
 
 CFG = 2.0
 
@@ -76,6 +77,19 @@ def test_the_bundled_solver_scores_what_its_header_says(model):
     for nfe in (3, 6):
         said = pack.metadata["scores"][str(nfe)]["rmse"]
         assert rmse(model.denoise, pack[nfe], held_out) == pytest.approx(said, rel=2e-3)
+
+
+def test_the_recipe_is_that_of_the_bundled_solver():
+    config = from_toml(SOLVERS["ve"].with_suffix(".toml").read_text())
+    pack = load_solver(SOLVERS["ve"])
+    training = pack.metadata["training"]
+    assert config.nfes == pack.nfes and [config.model.cfg] * 2 == pack.metadata["cfg"]
+    assert config.title == pack.metadata["name"] and config.model.kind == "demo"
+    assert (config.method, config.seed, config.objective) == (
+        training["method"],
+        training["seed"],
+        training["objective"],
+    )
 
 
 def test_results_are_pictures(model):

@@ -67,6 +67,7 @@ def test_the_contract(opened):
     told = 1.0 if kind == "flux" else tiny.CFG
     assert model.about["cfg"] == [told, told]
     assert model.about["resolution"] == [tiny.SIZE, tiny.SIZE]
+    assert model.about["model"]["hash"].startswith("diffusers:")
     assert model.about["model"].get("guidance") == (tiny.CFG if kind == "flux" else None)
     assert not any("text_encoder" in name for name in vars(model))
 
@@ -99,6 +100,13 @@ def test_half_precision_and_offload(folders):
         assert half.decode(x).dtype == torch.float32
     assert len({m.fingerprint for m in (whole, half)}) == 2
     assert moved.fingerprint == whole.fingerprint
+
+
+def test_float16_is_too_narrow_for_the_vae(folders):
+    _, folder = tiny.save("sd1", folders)
+    model = open_model(tiny.choice(folder, dtype="float16"))
+    assert model.network.dtype == torch.float16 and model.vae.dtype == torch.float32
+    assert model.texts["text"].dtype == torch.float16
 
 
 def test_half_precision_keeps_exact_times(folders):
@@ -219,7 +227,7 @@ def test_one_file_is_the_same_model(folders, tmp_path):
         assert torch.allclose(single.denoise(x, sigma, cond), whole.denoise(x, sigma, cond))
         assert torch.allclose(single.decode(x), whole.decode(x), atol=1e-6)
     assert single.name == "tiny.safetensors"
-    assert single.about["model"]["hash"] == "sha256:" + file_digest(tmp_path / "tiny.safetensors")
+    assert single.about["model"]["hash"] == file_digest(tmp_path / "tiny.safetensors")
 
 
 def test_one_file_without_a_configuration(folders, tmp_path, monkeypatch):

@@ -242,18 +242,6 @@ def test_a_worker_outlives_its_runner_and_the_next_one_waits_for_it(home):
     assert status(first) == status(second) == "done"
 
 
-def test_waiting_jobs_are_taken_up_again_when_the_panel_opens(monkeypatch):
-    started = []
-    monkeypatch.setattr(jobs, "ensure_runner", lambda: started.append(1))
-    jobs.wake()
-    id = add()
-    jobs.wake()
-    assert started == [1]
-    jobs.cancel(id)
-    jobs.wake()
-    assert started == [1]
-
-
 # Cancelling
 
 

@@ -136,6 +136,7 @@ def test_ten_kills_at_random_moments_change_nothing(home):
     whole, id = add(**big), add(**big)
     work_here(whole)
     random.seed(5)
+    deaths = 0
     for _ in range(10):
         command = own_command("work", id)
         metrics = core.job_folder(id) / core.METRICS
@@ -149,7 +150,9 @@ def test_ten_kills_at_random_moments_change_nothing(home):
         if core.job_view(id)["status"] == "done":
             break
         if core.job_view(id)["status"] == "interrupted":
+            deaths += 1
             jobs.resume(id, start=False)
+    assert deaths > 2, "it was done before it could be killed"
     if core.job_view(id)["status"] != "done":
         work_here(id)
     assert result(id) == result(whole)

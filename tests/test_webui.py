@@ -402,6 +402,17 @@ def test_the_tab_is_the_panel_or_a_sentence(webui, monkeypatch):
     assert "no &lt;gradio&gt; here" in text and "s4s.py panel" in text
 
 
+def test_sheets_of_pictures_under_the_pillow_of_the_hosts(monkeypatch):
+    """A1111, Forge and Classic hold Pillow 9.5, whose default font takes no size."""
+    from PIL import ImageFont
+
+    from trainer.pictures import grid
+
+    made = ImageFont.load_default()
+    monkeypatch.setattr(ImageFont, "load_default", lambda: made)
+    assert grid({"a row": torch.zeros(2, 3, 8, 8)}).size[1] > 16
+
+
 def test_the_double_is_right():
     """The reference with guidance is what the doubles' parts give at whole times."""
     x = torch.randn(2, *SHAPE, generator=torch.Generator().manual_seed(1))

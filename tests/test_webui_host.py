@@ -156,7 +156,8 @@ def test_the_host_lists_the_sampler_and_the_schedule(forge):
 def test_the_page_has_the_section_and_the_tab(forge):
     config = forge.get("config")
     assert "Solver file" in config and "euler.safetensors" in config
-    assert '"tab_s4s"' in config
+    assert '"tab_s4s"' in config and "s4s-panel" in config
+    assert "cannot be shown here" not in config
 
 
 @pytest.mark.parametrize("steps", [4, 8])

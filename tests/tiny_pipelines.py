@@ -131,8 +131,9 @@ def _stable_diffusion(folder, prediction):
 
 def _sdxl(folder):
     ids = {"addition_embed_type": "text_time", "addition_time_embed_dim": 8}
+    spread = {"latents_mean": [0.1, -0.2, 0.3, 0.0], "latents_std": [1.5, 0.5, 1.0, 2.0]}
     return diffusers.StableDiffusionXLPipeline(
-        vae=vae(),
+        vae=vae(**spread),
         text_encoder=clip_text(),
         text_encoder_2=clip_text(projected=True),
         tokenizer=clip_tokenizer(folder / "clip"),

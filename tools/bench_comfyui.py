@@ -3,8 +3,8 @@
     python tools/bench_comfyui.py path/to/ComfyUI [--steps 8] [--size 64] [--repeats 30]
 
 A null model costs next to nothing, so what is measured is the sampler itself and the host around
-it. All samplers take turns in one run; the figure is the median over the repeats, and the spread is
-the middle half of them.
+it. Seconds are of the processor, so that other programs disturb little. All samplers take turns in
+one run; the figure is the median over the repeats, and the spread is the middle half of them.
 """
 
 import argparse
@@ -20,11 +20,11 @@ STOCK = (("euler", "karras"), ("ipndm", "karras"))
 
 
 def timed(bench, model, latent, sampler, scheduler, steps):
-    began = time.perf_counter()
+    began = time.process_time()
     plain = bench.plain()
     names = {"sampler_name": sampler, "scheduler": scheduler}
     bench.ksample(model, plain, plain, latent, steps=steps, cfg=1.0, **names)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def measure(bench, steps, size, repeats):

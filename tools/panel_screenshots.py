@@ -7,6 +7,7 @@ something to see. A home that was used before is used again, without training.
 """
 
 import argparse
+import io
 import os
 import sys
 import tempfile
@@ -18,10 +19,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import browsers  # noqa: E402 - found by the line above
 from panels import Panel  # noqa: E402
+from PIL import Image  # noqa: E402
+
+from trainer.pictures import save_png  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 TABS = ("Train", "Jobs", "Solvers", "Compare")
-COUNT = 16
+SEED, COUNT = 3, 16
 
 
 def prepare():
@@ -32,19 +36,20 @@ def prepare():
     from trainer.config import TrainConfig
     from trainer.models import ModelChoice
 
-    wanted = {"emoji, 4 to 6 steps": (4, 5, 6), "emoji, 8 steps": (8,)}
+    wanted = {"emoji 4 to 6": (4, 5, 6), "emoji 8": (8,)}
     known = {view["name"]: view["id"] for view in jobs.core.list_jobs()}
     for name, nfes in wanted.items():
         if name not in known:
             known[name] = jobs.add(TrainConfig(name=name, nfes=nfes, effort="quick", budget=3000))
     for name in wanted:
-        view = jobs.wait(known[name], 3600)
+        while (view := jobs.job(known[name]).view())["status"] in ("queued", "running"):
+            time.sleep(1)
         assert view["status"] == "done", view
     if rendering.look(rendering.compare_home()) is None:
-        pack = load_solver(solver_files()["emoji- 4 to 6 steps.safetensors"])
-        rendering.render(ModelChoice(), pack, rendering.compare_home(), 5, seed=3, count=COUNT)
-    return known["emoji, 4 to 6 steps"], jobs.add(
-        TrainConfig(name="emoji, as a flow model", model=ModelChoice("demo-flow"), nfes=(5,))
+        pack = load_solver(solver_files()["emoji 4 to 6.safetensors"])
+        rendering.render(ModelChoice(), pack, rendering.compare_home(), 5, SEED, COUNT)
+    return known["emoji 4 to 6"], jobs.add(
+        TrainConfig(name="emoji as flow", model=ModelChoice("demo-flow"), nfes=(5,))
     )
 
 
@@ -57,9 +62,14 @@ def shoot(page, suffix, job):
         page.tab(tab)
         if tab == "Jobs":
             page.page.locator(f"#s4s-jobs input[value='{job}']").check()
+        if tab == "Compare":
+            page.fill("Seed", SEED)
+            page.fill("number input for Pictures", COUNT)
         time.sleep(4)  # a few looks; nothing is asserted here
         path = IMAGES / f"panel-{tab.lower()}-{suffix}.png"
-        page.page.screenshot(path=str(path), full_page=True)
+        data = page.page.screenshot(full_page=True)
+        small = Image.open(io.BytesIO(data)).convert("RGB").quantize(256, dither=0)
+        save_png(path, small)
         print(path)
 
 

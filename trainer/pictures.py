@@ -1,5 +1,6 @@
 """Labelled grids of sampled pictures."""
 
+import inspect
 import io
 
 import numpy as np
@@ -16,9 +17,15 @@ def to_pixels(x):
     return pixels.permute(0, 2, 3, 1).cpu().numpy()
 
 
+def _font(size=13):
+    """Pillow's own font; before 10.1 (the WebUIs hold 9.5) it has one size."""
+    default = ImageFont.load_default
+    return default(size=size) if "size" in inspect.signature(default).parameters else default()
+
+
 def grid(rows, scale=_SCALE):
     """A PIL image: one row of pictures [n, 3, h, w] per label, the label in front of it."""
-    font = ImageFont.load_default(size=13)
+    font = _font()
     height, width = (scale * side for side in next(iter(rows.values())).shape[2:])
     count = max(len(x) for x in rows.values())
     left = max(int(font.getlength(label)) for label in rows) + 3 * _MARGIN

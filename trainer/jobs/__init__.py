@@ -111,12 +111,6 @@ def ensure_runner():
         start_detached(own_command("queue"), jobs_home() / RUNNER_LOG)
 
 
-def wake():
-    """Start the runner if a job waits, as after a reboot; for who opens the panel."""
-    if any(view["status"] == "queued" for view in core.list_jobs()):
-        ensure_runner()
-
-
 class Job:
     """One job, as the panel and the command line show it."""
 

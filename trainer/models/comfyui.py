@@ -128,7 +128,7 @@ class ComfyModel:
         self.texts = Texts(positives)
         self.name = choice.label
         facts = {"architecture": kind} | ({"guidance": guidance} if guidance else {})
-        self.about = about(self.name, f"sha256:{digest}", self.cfg, width, height, **facts)
+        self.about = about(self.name, digest, self.cfg, width, height, **facts)
         dtype = str(base.get_dtype())
         rest = [self.cfg, guidance, list(prompts), choice.negative, width, height, dtype]
         self.fingerprint = fingerprint(digest, "comfyui", *rest)

@@ -53,7 +53,8 @@ def about(name, digest, cfg, width=0, height=0, **facts):
 def fingerprint(digest, *facts):
     """The identity of a model: a hash of its weights, and one of all else that results depend on.
 
-    digest: SHA-256 of the weights, in hex.
+    digest: SHA-256 of the weights, in hex; a kind in front of a colon is left out.
     """
+    digest = digest.rpartition(":")[2]
     rest = hashlib.sha256(canonical_json(list(facts)).encode()).hexdigest()
     return f"{digest[:16]}-{rest[:16]}"

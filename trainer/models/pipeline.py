@@ -46,7 +46,7 @@ def open_pipeline(choice):
     dtype = choose_dtype(choice.dtype, device, flow=NETWORKS[name].part == "transformer")
     diffusers.utils.logging.disable_progress_bar()
     pipe = _load(getattr(diffusers, name), path, dtype)
-    digest = folder_digest(path) if path.is_dir() else file_digest(path)
+    digest = f"diffusers:{folder_digest(path)}" if path.is_dir() else file_digest(path)
     return PipelineModel(pipe, choice, device, digest)
 
 
@@ -134,7 +134,7 @@ class PipelineModel:
         self.name = choice.label
         self.about = about(
             self.name,
-            f"sha256:{digest}",
+            digest,
             self.cfg,
             width,
             height,

@@ -111,10 +111,10 @@ def _legend(labels):
     parts, at = [], WIDTH - _RIGHT
     for number, label in reversed(list(enumerate(labels))):
         parts.append(_text(at, 16, label, "end"))
-        at -= 6.5 * len(label) + 8
+        at -= 6.5 * len(label) + 11
         colour = COLOURS[number % len(COLOURS)]
         parts.append(f'<circle cx="{at:.1f}" cy="12" r="4" fill="{colour}"/>')
-        at -= 12
+        at -= 13
     return "".join(parts)
 
 

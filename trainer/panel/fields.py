@@ -68,7 +68,7 @@ def prompts_field(lines=4, value=""):
 
 
 def cfg_field():
-    return gr.Number(0, label="CFG", info="Guidance scale. 0: the model's own.")
+    return gr.Number(0, label="CFG", info="Guidance. 0: the model's own.")
 
 
 def side_field(label):

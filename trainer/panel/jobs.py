@@ -59,6 +59,12 @@ def known(id):
     return id
 
 
+def wake():
+    """Let jobs go on that wait although nobody works through the queue, as after a reboot."""
+    if any(view["status"] == "queued" for view in list_jobs()):
+        jobs.ensure_runner()
+
+
 def choices():
     """(text, id) of the newest jobs."""
     return [(f"{view['name']} · {view['status']}", view["id"]) for view in list_jobs()[:MOST_JOBS]]

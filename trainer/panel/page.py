@@ -45,7 +45,8 @@ def build_page(hooks=None):
         for choice in choices:
             compat.on(choice.change, look, [seen, *choices], outputs, quiet=True)
         compat.on(tick.click, look, [seen, *choices], outputs, quiet=True)
-        compat.on(page.load, look, [seen, *choices], outputs, js=None, quiet=True)
+        compat.on(page.load, jobs.wake, quiet=True)
+        compat.on(page.load, look, [seen, *choices], outputs, quiet=True)
         compat.on(page.load, js=style.TICK, quiet=True)
         for tab in (jobs_tab, solvers_tab, compare_tab):
             tab.wire(look_again)

@@ -55,7 +55,7 @@ class TrainTab:
             list(PRESETS),
             value="normal",
             label="Effort",
-            info=PRESETS["normal"].help + ".",
+            info=_help("normal"),
         )
         on(found["effort"].change, _effort_help, found["effort"], found["effort"], quiet=True)
         with gr.Row():
@@ -107,8 +107,13 @@ class TrainTab:
         return found
 
 
-def _effort_help(name):
-    return gr.update(info=PRESETS[name].help + "." if name in PRESETS else "")
+def _help(effort):
+    text = PRESETS[effort].help if effort in PRESETS else ""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _effort_help(effort):
+    return gr.update(info=_help(effort))
 
 
 NAMES = (

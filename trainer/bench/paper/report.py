@@ -47,7 +47,7 @@ MEASURE = (
     "scored on, which favours it. Few pictures that change to another mode of the model rule the "
     "RMSE, so the ratio of the medians of the pictures' own errors stands beside it. NFE-eq counts "
     "everything that was spent: teacher pairs, the search for a start, validation; a forward with "
-    "its backward pass counts three."
+    "its backward pass counts three. Seconds are wall-clock time of one process."
 )
 
 
@@ -265,7 +265,7 @@ def claims_table(plan, findings):
         rows += _classical_claims(plan, findings, longer, cfg, f"{NORMAL:,} NFE-eq")
         if plan.frechet:
             ratio = _frechet_ratio(plan, findings, cfg)
-            claim = f"CFG {cfg:g}: ... at most half its Fréchet distance above the floor"
+            claim = f"CFG {cfg:g}: S4S-GN has at most half its Fréchet distance above the floor"
             rows.append([claim, number(ratio, 3), "0.5", _holds(ratio, 0.5)])
         rows += _rival_claims(plan, findings, newton, cfg)
     return Table("What must be shown, and what is", ["claim", "ratio", "target", "reached"], rows)
@@ -352,7 +352,9 @@ def build(plan, results, reasons, args):
     findings = Findings(results)
     done = [found for found in results.values() if found]
     note = MEASURE.format(fresh=plan.base.fresh)
-    status = Table("State", ["cells", "finished"], [[len(results), len(done)]], note)
+    status = Table(
+        "How much of it was run", ["cells", "finished"], [[len(results), len(done)]], note
+    )
     if args.quick:
         head = ["claim", "ratio of RMSE", "at most", "holds"]
         tables = [status, Table("Orderings", head, ordering_rows(plan, results))]
@@ -366,9 +368,9 @@ def build(plan, results, reasons, args):
     empty = [table for table in tables if not _has_numbers(table)]
     if empty:
         status.note += "\n\nNothing was run yet of: " + "; ".join(t.title for t in empty) + "."
-    tables = [claims_table(plan, findings), *(t for t in tables if t not in empty), status]
+    tables = [status, claims_table(plan, findings), *(t for t in tables if t not in empty)]
     if args.out and _plots(plan, findings, Path(args.out)):
-        tables[0].note = "![Headline at 5 NFE](paper-headline.png)\n\n![By NFE](paper-nfe.png)"
+        tables[1].note = "![Headline at 5 NFE](paper-headline.png)\n\n![By NFE](paper-nfe.png)"
     command = "python s4s.py bench paper --out docs/benchmarks"
     kept = [{k: v for k, v in found.items() if k != "table"} for found in done]
     return PaperReport("paper", "The paper's tables on the bundled model", command, tables, kept)
