@@ -107,8 +107,8 @@ def test_the_tab_shows_the_bundled_solver(page):
     comfy_browser.open_tab(page)
     page.wait_for_selector(".s4s-plot")
     text = page.inner_text(".s4s-sidebar")
-    assert "demo solver" in text and "−25 % error" in text
-    assert page.locator(".s4s-chip").count() == 8
+    assert "demo solver" in text and re.search(r"−\d+ % error", text)
+    assert page.locator(".s4s-chip").count() == len(load_solver(SOLVERS["ve"]).nfes)
     dots = page.locator(".s4s-node").count()
     page.click('[data-key="8/demo.safetensors"]')
     page.wait_for_function(f"document.querySelectorAll('.s4s-node').length > {dots}")
