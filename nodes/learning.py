@@ -1,6 +1,7 @@
 """One training run in the graph: what it learns from, its progress, and what comes of it."""
 
 import re
+import shutil
 import time
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from .wiring import digest_of, identity, model_name, pixels
 JOB = "graph"
 """The id of training in the graph among the jobs."""
 
+STATE = "state.safetensors"
 SHOWN, SHOW_SEED = 4, 900_000_001
 _TICKS, _PREVIEW_SHARE, _PREVIEW_SIZE = 1000, 20, 1024
 _LARGEST_SEED = 2**31
@@ -103,11 +105,11 @@ class Lesson:
         """
         try:
             wiring = self.model, self.positives, self.negative, self.cfg, self.latent, self.seed
-            result, about, shown, state = in_session(*wiring, self._work)
+            result, about, shown, folder = in_session(*wiring, self._work)
             rows = rows_of(self.model.model, shown, self.vae)
             about["thumbnail"] = sheets.data_uri(sheets.image_of(rows[-1].pictures[0], 96))
             pack = SolverPack(result.pack.tables, about | dict(result.pack.metadata))
-            state.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
             tell_end(self.node, "done")
             return pack, sheets.as_image(sheets.sheet(rows)), report(result)
         except Exception as error:
@@ -140,11 +142,14 @@ class Lesson:
         )[:32]
 
     def _work(self, model):
-        """(result, header, {title: results to look at}, state) of training on a ready model."""
+        """(result, header, {title: results to look at}, folder) of training on a ready model.
+
+        The folder keeps the state and the teacher's results until the training is done.
+        """
         key = self.key(model.base, model.shape)
         model.fingerprint = key
         teacher = teacher_of(model, *self.teacher)
-        state = folders.data_home() / "comfyui" / f"{key}.safetensors"
+        folder = folders.data_home() / "comfyui" / key
         show = Show(model, teacher)
         result = fit(
             model,
@@ -153,10 +158,11 @@ class Lesson:
             budget=EFFORTS[self.effort],
             callback=Progress(self, show),
             teacher=teacher,
-            state=state,
+            state=folder / STATE,
+            cache=folder,
             batch=model.batch(),
         )
-        return result, self._about(model), show.final(result), state
+        return result, self._about(model), show.final(result), folder
 
     def _about(self, model):
         """What the solver's header says that it was trained for."""
@@ -183,11 +189,9 @@ class Show:
     """A few runs from noise that training never sees, for people to look at."""
 
     def __init__(self, model, teacher):
-        self.model, self.teacher, self.pairs = model, teacher, None
-
-    def _draw(self):
-        x, cond = draw_noise(self.model, SHOWN, SHOW_SEED)
-        return Pairs(x, cond, self._run(Pairs(x, cond, x), self.teacher))
+        self.model, self.teacher = model, teacher
+        x, cond = draw_noise(model, SHOWN, SHOW_SEED)
+        self.pairs = Pairs(x, cond, self._run(Pairs(x, cond, x), teacher))
 
     def _run(self, pairs, solver):
         """Results of a table or a teacher, in batches that fit the memory."""
@@ -201,7 +205,6 @@ class Show:
 
     def results(self, tables):
         """The teacher's results and those of each {title: table}."""
-        self.pairs = self.pairs or self._draw()
         shown = {f"teacher, {self.teacher.nfe} calls": self.pairs.target}
         return shown | {title: self._run(self.pairs, table) for title, table in tables.items()}
 

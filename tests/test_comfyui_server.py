@@ -313,7 +313,7 @@ def test_training_is_cancelled_and_goes_on_after_a_restart(server):
     ended = server.wait(first)
     assert "execution_interrupted" in dict(ended["status"]["messages"])
     assert server.get("/s4s/jobs") == {"jobs": []}
-    states = list((server.base / "home" / "comfyui").glob("*.safetensors"))
+    states = list((server.base / "home" / "comfyui").glob("*/state.safetensors"))
     assert len(states) == 1
 
     server.stop()
@@ -323,7 +323,7 @@ def test_training_is_cancelled_and_goes_on_after_a_restart(server):
     assert resumed["progress"] >= 0.3
     outputs = server.wait(second)["outputs"]
     assert "trained.safetensors" in outputs["s"]["text"][0]
-    assert not list((server.base / "home" / "comfyui").glob("*.safetensors"))
+    assert not list((server.base / "home" / "comfyui").iterdir())
     listed = {s["file"]: s for s in server.get("/s4s/solvers")["solvers"]}
     made = listed["trained.safetensors"]
     assert made["ratios"]["5"] < 1 and made["thumbnail"]

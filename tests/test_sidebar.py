@@ -3,7 +3,6 @@
     COMFYUI_PATH=... python -m pytest --long tests/test_sidebar.py
 """
 
-import json
 import re
 import urllib.request
 from pathlib import Path
@@ -12,8 +11,11 @@ import pytest
 
 from s4s_core import load_solver, save_solver
 from s4s_core.demo import SOLVERS
+from s4s_core.jobs import job_view
 from s4s_core.table import SolverPack
 from tools import comfy_browser, example_workflows
+from trainer.config import TrainConfig
+from trainer.jobs import add
 
 pytestmark = [
     pytest.mark.host,
@@ -27,19 +29,6 @@ PIXEL = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwAD"
     "hgGAWjR9awAAAABJRU5ErkJggg=="
 )
-JOB = "20260101-000000-abcdef"
-STATE = {
-    "name": "waiting <b>job</b>",
-    "model": "demo",
-    "nfes": [5, 6],
-    "status": "queued",
-    "message": "Waits for its turn.",
-    "error": None,
-    "exit_code": None,
-    "result": None,
-    "created": "2026-01-01T00:00:00",
-    "pid": None,
-}
 
 
 @pytest.fixture(scope="module")
@@ -239,16 +228,15 @@ def test_hostile_and_damaged_files_are_only_text(page, solvers):
     assert page.evaluate("window.hacked") is None
 
 
-def test_a_waiting_job_is_shown_and_cancelled(page, folder):
-    job = folder / "s4s" / "jobs" / JOB
-    job.mkdir(parents=True)
-    (job / "state.json").write_text(json.dumps(STATE), encoding="utf-8")
+def test_a_waiting_job_is_shown_and_cancelled(page, folder, monkeypatch):
+    monkeypatch.setenv("S4S_HOME", str(folder / "s4s"))
+    job = add(TrainConfig(name="waiting <b>job</b>"), start=False)
     comfy_browser.open_tab(page)
     page.wait_for_selector(".s4s-job")
     assert "waiting <b>job</b>" in page.inner_text(".s4s-job")
-    page.click(f'[data-key="cancel/{JOB}"]')
+    page.click(f'[data-key="cancel/{job}"]')
     page.wait_for_selector(".s4s-job", state="detached")
-    assert json.loads((job / "state.json").read_text("utf-8"))["status"] == "cancelled"
+    assert job_view(job)["status"] == "cancelled"
 
 
 def test_training_in_the_graph_is_shown_and_cancelled(page, server):
