@@ -393,9 +393,12 @@ def test_the_ld3_schedule_is_learned_once(tmp_path, monkeypatch):
 def test_plots_are_drawn_from_whatever_is_there(tmp_path):
     pytest.importorskip("matplotlib")
     plan = plans.full_plan()
-    cell = plans.best(plan.base, 5, 1.0)
-    results = {cell: {"rmse": 0.1, "median": 0.1, "psnr": 20.0, "calls": 0, "seconds": 1.0}}
+    classical = plans.best(plan.base, 5, 1.0)
+    newton = plans.learned(plan.base, "gauss-newton", plan.budget)
+    found = {"rmse": 0.1, "median": 0.1, "psnr": 20.0, "calls": 0, "seconds": 1.0}
     args = SimpleNamespace(quick=False, out=str(tmp_path))
-    text = report.build(plan, results, {}, args).markdown()
-    assert "paper-headline.png" in text
-    assert {p.name for p in tmp_path.iterdir()} == {"paper-headline.png", "paper-nfe.png"}
+    for results in ({}, {newton: found}, {classical: found}, {classical: found, newton: found}):
+        text = report.build(plan, results, {}, args).markdown()
+        assert "paper-headline.png" in text
+        names = {path.name for path in tmp_path.iterdir()}
+        assert names == {"paper-headline.png", "paper-nfe.png"}

@@ -376,6 +376,16 @@ def build(plan, results, reasons, args):
     return PaperReport("paper", "The paper's tables on the bundled model", command, tables, kept)
 
 
+def _bars(plan, findings, cfg):
+    """(name, RMSE ratio, median ratio) of the headline rows that have them."""
+    rows = headline_rows(plan, findings, plan.base.nfe, cfg)
+    return [
+        (row[0].partition(" (")[0], float(row[2]), float(row[3]))
+        for row in rows
+        if NOT_RUN not in row[2:4]
+    ]
+
+
 def _plots(plan, findings, folder):
     """Bars of the headline and lines over the NFE; False where matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
@@ -386,10 +396,11 @@ def _plots(plan, findings, folder):
     from matplotlib import pyplot
 
     folder.mkdir(parents=True, exist_ok=True)
-    figure, panels = pyplot.subplots(1, len(CFGS), figsize=(13, 4))
-    for panel, cfg in zip(panels, CFGS, strict=True):
-        rows = headline_rows(plan, findings, plan.base.nfe, cfg)
-        bars = [(r[0].partition(" (")[0], float(r[2]), float(r[3])) for r in rows if r[5]]
+    charts = {cfg: _bars(plan, findings, cfg) for cfg in CFGS}
+    charts = {cfg: bars for cfg, bars in charts.items() if bars}
+    size = (6.5 * max(1, len(charts)), 4)
+    figure, panels = pyplot.subplots(1, max(1, len(charts)), figsize=size, squeeze=False)
+    for panel, (cfg, bars) in zip(panels[0], charts.items(), strict=False):
         places = range(len(bars))
         panel.barh([p - 0.2 for p in places], [b[1] for b in bars], 0.4, label="RMSE")
         panel.barh([p + 0.2 for p in places], [b[2] for b in bars], 0.4, label="median error")
@@ -398,7 +409,7 @@ def _plots(plan, findings, folder):
         panel.invert_yaxis()
         panel.axvline(0.5, color="grey", linestyle=":")
         panel.set_xlabel("ratio to the best classical solver")
-    panels[0].legend()
+        panel.legend()
     _save(figure, folder / "paper-headline.png")
     figure, panel = pyplot.subplots(figsize=(6, 4))
     lines = {"best classical": [best(plan.base, n, CFGS[0]) for n in NFES]}
@@ -409,7 +420,8 @@ def _plots(plan, findings, folder):
         if points:
             panel.plot(*zip(*points, strict=True), marker="o", label=label)
     panel.set(xlabel="NFE", ylabel="RMSE to the teacher", title=f"CFG {CFGS[0]:g}", yscale="log")
-    panel.legend()
+    if panel.lines:
+        panel.legend()
     _save(figure, folder / "paper-nfe.png")
     return True
 
