@@ -29,7 +29,7 @@ SETTINGS = {
 }
 
 
-class Config(comfy.supported_models_base.BASE):
+class EmojiDemo(comfy.supported_models_base.BASE):
     """What the host's BaseModel asks about the demo model."""
 
     latent_format = ChromaRadiance
@@ -72,7 +72,7 @@ class HostModel(comfy.model_base.BaseModel):
 
     def __init__(self, kind):
         network, _ = load_network()
-        super().__init__(Config(kind, network), TYPES[kind])
+        super().__init__(EmojiDemo(kind, network), TYPES[kind])
         self.diffusion_model = Denoiser(kind, network, self.model_sampling).eval()
 
     def extra_conds(self, **kwargs):

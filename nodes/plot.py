@@ -1,7 +1,9 @@
 """A table as a picture: its noise levels on the left, its coefficients on the right."""
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
+
+from .sheets import font as default_font
 
 _SIZE, _EDGE, _TOP = (960, 420), 54, 56
 _INK, _FAINT, _CALLS = "#222222", "#d8d8d8", "#d1495b"
@@ -11,7 +13,7 @@ _BARS = ("#2e6f95", "#edae49", "#66a182", "#8d6a9f", "#a0a0a0")
 def plot(table):
     """A PIL image of one table."""
     image = Image.new("RGB", _SIZE, "white")
-    draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=14)
+    draw, font = ImageDraw.Draw(image), default_font()
     title = f"{table.nfe} calls: {table.family}, order {table.order}, {table.form} form"
     draw.text((_EDGE, 14), title, fill=_INK, font=font)
     middle = _SIZE[0] // 2

@@ -1,6 +1,7 @@
 """Labelled sheets of pictures, drawn with Pillow."""
 
 import base64
+import inspect
 import io
 
 import numpy as np
@@ -9,6 +10,12 @@ from PIL import Image, ImageDraw, ImageFont
 
 _GAP, _TEXT = 6, 14
 _SMALL, _LARGE = 96, 384
+
+
+def font(size=_TEXT):
+    """Pillow's own font; before 10.1 it has one size."""
+    default = ImageFont.load_default
+    return default(size=size) if "size" in inspect.signature(default).parameters else default()
 
 
 class Row:
@@ -52,7 +59,7 @@ def image_of(picture, longest=None):
 
 def sheet(rows):
     """A PIL image of all rows."""
-    font = ImageFont.load_default(size=_TEXT)
+    letters = font()
     largest = max(max(row.pictures.shape[1:3]) for row in rows)
     longest = min(_LARGE, max(_SMALL, largest))
     tiles = [[image_of(picture, longest) for picture in row.pictures] for row in rows]
@@ -61,17 +68,17 @@ def sheet(rows):
     line = _TEXT + _GAP
     step = line + height + (line if captioned else 0) + _GAP
     columns = max(map(len, tiles))
-    widest = max(int(font.getlength(row.title)) for row in rows) + 2 * _GAP
+    widest = max(int(letters.getlength(row.title)) for row in rows) + 2 * _GAP
     size = max(widest, columns * (width + _GAP) + _GAP), len(rows) * step + _GAP
     out = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(out)
     for number, (row, pictures) in enumerate(zip(rows, tiles, strict=True)):
         top = _GAP + number * step
-        draw.text((_GAP, top), row.title, fill="black", font=font)
+        draw.text((_GAP, top), row.title, fill="black", font=letters)
         for column, (tile, caption) in enumerate(zip(pictures, row.captions, strict=True)):
             left = _GAP + column * (width + _GAP)
             out.paste(tile, (left, top + line))
-            draw.text((left, top + line + height + 1), caption, fill="#555", font=font)
+            draw.text((left, top + line + height + 1), caption, fill="#555", font=letters)
     return out
 
 
