@@ -47,7 +47,8 @@ MEASURE = (
     "scored on, which favours it. Few pictures that change to another mode of the model rule the "
     "RMSE, so the ratio of the medians of the pictures' own errors stands beside it. NFE-eq counts "
     "everything that was spent: teacher pairs, the search for a start, validation; a forward with "
-    "its backward pass counts three. Seconds are wall-clock time of one process."
+    "its backward pass counts three. Seconds are wall-clock time of "
+    "one process on a busy machine, and of a resumed cell only those of its last part."
 )
 
 
