@@ -140,3 +140,18 @@ def test_a_terminal_that_knows_only_ascii(hostile):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True)
     assert done.returncode == 0 and done.stderr == b""
     assert done.stdout.isascii() and b"NFE 5: ss" in done.stdout
+
+
+def test_a_page_shows_every_table_and_no_markup_of_the_file(inspect, hostile, tmp_path):
+    page = tmp_path / "page.html"
+    code, _, _ = inspect("--page", page, GOLDEN)
+    text = page.read_text(encoding="utf-8")
+    assert code == 0 and text.count("Noise levels") == len(load_solver(GOLDEN).nfes)
+    inspect("--page", page, hostile)
+    assert "<script>" not in page.read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_written_is_one_sentence(inspect, tmp_path):
+    for arguments in ((tmp_path / "no" / "page.html", GOLDEN), (tmp_path / "p", GOLDEN, "x")):
+        code, _, error = inspect("--page", *arguments)
+        assert code == 1 and error.startswith("error: ") and error.count("\n") == 1

@@ -9,15 +9,34 @@ LONGEST_TEXT = 200
 def add_arguments(parser):
     parser.add_argument("files", nargs="+", metavar="FILE", help="a solver file (.safetensors)")
     parser.add_argument("--json", action="store_true", help="print one JSON list, an entry a file")
+    parser.add_argument("--page", metavar="HTML", help="save plots of a file's tables as a page")
 
 
 def run(args):
     from s4s_core.solver_file import load_solver
 
+    packs = [(file, load_solver(file)) for file in args.files]
+    if args.page:
+        save_page(args.page, packs)
     show = as_data if args.json else as_text
-    shown = [show(file, load_solver(file)) for file in args.files]
+    shown = [show(file, pack) for file, pack in packs]
     print(json.dumps(shown, indent=2) if args.json else "\n\n".join(shown))
     return 0
+
+
+def save_page(path, packs):
+    """Write the plots of one solver file as an HTML page."""
+    from s4s_core.atomic import write_atomic
+    from s4s_core.errors import S4SError
+
+    from ..panel.tables import page
+
+    if len(packs) > 1:
+        raise S4SError("A page shows one solver file: name only one with --page.")
+    try:
+        write_atomic(path, page(*packs[0]).encode())
+    except OSError as error:
+        raise S4SError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def as_data(file, pack):

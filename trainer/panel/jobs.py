@@ -151,6 +151,6 @@ def curves(metrics):
             last[entry["nfe"]] = step
             line.append((entry["calls"], entry.get(key)))
         charts.append(line_chart(title, lines, "model calls"))
-    return f'<div class="s4s-card"><div class="s4s-charts">{"".join(charts)}</div></div>'
+    return markup.charts(charts)
 
 

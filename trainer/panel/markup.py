@@ -69,6 +69,11 @@ def job_card(view):
     return f'<div class="s4s-card" data-status="{escape(status)}">{"".join(parts)}</div>'
 
 
+def charts(parts):
+    """SVG charts side by side on a card."""
+    return f'<div class="s4s-card"><div class="s4s-charts">{"".join(parts)}</div></div>'
+
+
 def log(lines):
     text = escape("\n".join(lines))
     return f'<div class="s4s-log"><code>{text or "The log is empty."}</code></div>'

@@ -14,14 +14,14 @@ from s4s_core.solver_file import (
     merge_packs,
     parse_solver,
 )
-from s4s_core.summary import summary, table_facts
+from s4s_core.summary import summary
 from s4s_core.table import SolverPack
 
 from ..solvers import publish
 from . import markup
-from .charts import heat_map, line_chart
 from .compat import on
 from .seen import changed
+from .tables import table_charts
 
 _NONE = "No solver files yet: train one, or add a file on the left."
 
@@ -141,7 +141,7 @@ def _details(seen, name, nfe):
             path = find_solver(name)
             pack, stamp = load_unchanged(path), path.stat().st_mtime_ns
             text, nfes = markup.solver_card(name, summary(pack)), [str(n) for n in pack.nfes]
-            plot = table_plot(pack, int(nfe) if nfe in nfes else pack.nfes[0])
+            plot = markup.charts(table_charts(pack, int(nfe) if nfe in nfes else pack.nfes[0]))
         except (S4SError, OSError) as error:
             text, nfes, plot, stamp = markup.note(str(error), bad=True), [], "", None
     kept = {} if nfe in nfes else {"value": next(iter(nfes), None)}
@@ -157,18 +157,3 @@ def link(name):
     """A link that saves the listed file."""
     path = find_solver(name)
     return markup.download(path.read_bytes(), path.name, f"Download {path.name}")
-
-
-def table_plot(pack, nfe):
-    """A table as charts: its noise levels, and its coefficients step by step."""
-    facts = table_facts(pack, nfe)
-    nodes = [(step, sigma) for step, sigma in enumerate(facts["sigmas"])]
-    calls = list(enumerate(facts["call_sigmas"]))
-    lines = {"nodes": nodes}
-    if len(calls) == len(nodes) - 1 and facts["call_sigmas"] != facts["sigmas"][:-1]:
-        lines["told to the model"] = calls
-    charts = [line_chart("Noise levels (sigma) by step", lines, "step")]
-    for name, array in facts["coefficients"].items():
-        rows = array if not isinstance(array[0][0], list) else [sum(row, []) for row in array]
-        charts.append(heat_map(f"Coefficients {name} ({facts['family']}, {facts['form']})", rows))
-    return f'<div class="s4s-card"><div class="s4s-charts">{"".join(charts)}</div></div>'
