@@ -146,7 +146,7 @@ def test_a_page_shows_every_table_and_no_markup_of_the_file(inspect, hostile, tm
     page = tmp_path / "page.html"
     code, _, _ = inspect("--page", page, GOLDEN)
     text = page.read_text(encoding="utf-8")
-    assert code == 0 and text.count("Noise levels") == len(load_solver(GOLDEN).nfes)
+    assert code == 0 and text.count("model calls</h2>") == len(load_solver(GOLDEN).nfes)
     inspect("--page", page, hostile)
     assert "<script>" not in page.read_text(encoding="utf-8")
 
