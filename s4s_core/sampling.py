@@ -79,13 +79,18 @@ def _entry(data_scales, call, point, x0):
 
 
 def _checked(x0, point):
-    """x0 in the point's dtype; ModelError unless the model returned a tensor of its shape."""
-    if isinstance(x0, torch.Tensor) and x0.shape == point.shape:
+    """x0 in the point's dtype; ModelError unless it is a tensor of its shape on its device."""
+    if not isinstance(x0, torch.Tensor):
+        got = f"a {type(x0).__name__}"
+    elif x0.shape != point.shape:
+        got = f"shape {tuple(x0.shape)}"
+    elif x0.device != point.device:
+        got = f"a tensor on {x0.device}"
+    else:
         return x0.to(point.dtype)
-    got = f"shape {tuple(x0.shape)}" if isinstance(x0, torch.Tensor) else f"a {type(x0).__name__}"
     raise ModelError(
-        f"The model returned {got} for an input of shape {tuple(point.shape)}: "
-        "denoise(x, sigma) must return the denoised x in the same shape."
+        f"The model returned {got} for an input of shape {tuple(point.shape)} on {point.device}: "
+        "denoise(x, sigma) must return the denoised x in the same shape and place."
     )
 
 

@@ -32,9 +32,7 @@ def opened(url, dark=False, width=1280, height=900):
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         scheme = "dark" if dark else "light"
-        page = browser.new_page(
-            viewport={"width": width, "height": height}, color_scheme=scheme
-        )
+        page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
         page.set_default_timeout(WAIT)
         try:
             yield PanelPage(page, url)

@@ -199,7 +199,7 @@ def test_sentences_about_folders(folders, tmp_path):
 
 def test_a_missing_extra_says_how_to_install_it(monkeypatch, tmp_path):
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r'diffusers and transformers.*s4s-solver\[diffusers\]'):
+    with pytest.raises(ModelError, match=r"diffusers and transformers.*s4s-solver\[diffusers\]"):
         open_model(tiny.choice(tmp_path))
 
 

@@ -140,6 +140,7 @@ ANSWERS = {
     "nothing": lambda x, sigma: None,
     "list": lambda x, sigma: [x],
     "number": lambda x, sigma: 1.0,
+    "device": lambda x, sigma: torch.empty_like(x, device="meta"),
 }
 
 

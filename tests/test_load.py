@@ -5,21 +5,26 @@ bounds leave room for slow ones. The promise of one second is for a quiet machin
 that `pytest --durations=0 tests/test_load.py` prints.
 """
 
+import base64
 import json
+import struct
 import time
+import zlib
 
 import gradio as gr
 import pytest
 from learners import small, tiny_fit
+from PIL import Image
 
 from s4s_core import classical_table, jobs, schedule
 from s4s_core.folders import jobs_home, solver_files
-from s4s_core.solver_file import dump_solver, load_unchanged
+from s4s_core.solver_file import dump_solver, load_unchanged, parse_solver
 from s4s_core.summary import summary
 from s4s_core.table import SolverPack
 from trainer import jobs as trainer_jobs
 from trainer.config import TrainConfig
 from trainer.panel import jobs as jobs_tab
+from trainer.panel import markup
 from trainer.panel import solvers as solvers_tab
 
 FILES, JOBS, ROWS = 1000, 100, 10_000
@@ -85,6 +90,20 @@ def test_a_look_at_nothing_new_sends_nothing(home):
     jobs_tab.look(seen, home)
     again, spent = seconds(lambda: jobs_tab.look(seen, home))
     assert all(value == gr.skip() or value == gr.update() for value in again) and spent < SOON
+
+
+def test_a_bomb_of_a_thumbnail_is_never_opened(monkeypatch):
+    """A few bytes of PNG may claim a picture of gigabytes: only the viewer's browser decodes it."""
+    size = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 6, 0, 0, 0)
+    chunk = b"IHDR" + size
+    data = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk
+    data += struct.pack(">I", zlib.crc32(chunk))
+    uri = "data:image/png;base64," + base64.b64encode(data).decode()
+    table = classical_table("euler", schedule("edm", 3, small()), 1, "ve")
+    pack = parse_solver(dump_solver(SolverPack.of(table, metadata={"thumbnail": uri})))
+    monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("the thumbnail was opened"))
+    assert summary(pack)["thumbnail"] == uri
+    assert uri in markup.solver_card("bomb.safetensors", summary(pack))
 
 
 @pytest.mark.slow

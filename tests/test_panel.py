@@ -370,7 +370,7 @@ def test_a_solver_is_shown_with_everything(files):
 def test_the_download_is_the_file(files):
     import base64
 
-    code = re.search("base64,([^\"]*)", solvers.link("six.safetensors"))[1]
+    code = re.search('base64,([^"]*)', solvers.link("six.safetensors"))[1]
     assert base64.b64decode(code) == (files / "six.safetensors").read_bytes()
 
 

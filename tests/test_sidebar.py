@@ -1,6 +1,6 @@
 """The sidebar in a real browser on a real ComfyUI: run with --long and COMFYUI_PATH.
 
-    COMFYUI_PATH=... python -m pytest --long tests/test_sidebar.py
+COMFYUI_PATH=... python -m pytest --long tests/test_sidebar.py
 """
 
 import re

@@ -142,3 +142,14 @@ def test_no_requirement_pins_what_a_host_owns():
     """Lower bounds only, and low ones: installing S4S never moves a host's torch or gradio."""
     for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
         assert re.fullmatch(r"(#.*)?|[a-z0-9-]+>=[0-9.]+", line), line
+
+
+@pytest.mark.slow
+@pytest.mark.internet
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements/panel.txt"])
+def test_no_requirement_has_a_known_hole(name):
+    """What an installation of today would get, against the advisories of today."""
+    pytest.importorskip("pip_audit", reason="needs pip-audit and the internet")
+    command = [sys.executable, "-m", "pip_audit", "--requirement", ROOT / name]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -82,4 +82,3 @@ def test_both_languages_fill_in_the_same_values():
     chinese = words("zh")
     for key, text in words("en").items():
         assert re.findall(r"\{\w+\}", text) == re.findall(r"\{\w+\}", chinese[key]), key
-

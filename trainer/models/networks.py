@@ -1,12 +1,12 @@
 """The networks of diffusers' pipelines, one class each: how prompts and the network are called.
 
-    part             the network's name in the pipeline
-    take(cfg) -> cfg the guidance scale that is left for classifier-free guidance
-    encode(pipe, prompts, negative, device) -> (texts, negatives)
-                     dicts of tensors, one row per prompt and one negative row; `negative` is as
-                     long as the prompts, or None
-    predict(x, sigma, time, texts) -> output
-                     of one batch, without guidance
+part             the network's name in the pipeline
+take(cfg) -> cfg the guidance scale that is left for classifier-free guidance
+encode(pipe, prompts, negative, device) -> (texts, negatives)
+                 dicts of tensors, one row per prompt and one negative row; `negative` is as
+                 long as the prompts, or None
+predict(x, sigma, time, texts) -> output
+                 of one batch, without guidance
 """
 
 import torch

@@ -76,9 +76,7 @@ def look(seen, chosen):
     ids = [id for _, id in listed]
     new = chosen if chosen in ids else next(iter(ids), None)
     moved = {} if new == chosen else {"value": new}
-    shown = changed(
-        seen, "jobs", (tuple(listed), new), lambda: gr.update(choices=listed, **moved)
-    )
+    shown = changed(seen, "jobs", (tuple(listed), new), lambda: gr.update(choices=listed, **moved))
     try:
         return [shown, *_details(seen, jobs.job(new))]
     except JobError:  # none, or deleted meanwhile
@@ -152,5 +150,3 @@ def curves(metrics):
             line.append((entry["calls"], entry.get(key)))
         charts.append(line_chart(title, lines, "model calls"))
     return markup.charts(charts)
-
-

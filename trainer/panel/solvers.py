@@ -121,9 +121,7 @@ def look(seen, chosen, nfe):
     new = chosen if chosen in names else next(iter(names), None)
     moved = {} if new == chosen else {"value": new}
     shown = [
-        changed(
-            seen, "solvers", (tuple(names), new), lambda: gr.update(choices=names, **moved)
-        ),
+        changed(seen, "solvers", (tuple(names), new), lambda: gr.update(choices=names, **moved)),
         changed(seen, "parts", tuple(names), lambda: gr.update(choices=names)),
     ]
     last = [
