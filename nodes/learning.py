@@ -13,6 +13,7 @@ import torch
 from ..s4s_core import __version__, folders, sample
 from ..s4s_core.errors import TrainingError
 from ..s4s_core.evaluation import candidates
+from ..s4s_core.identity import identity
 from ..s4s_core.names import EFFORTS
 from ..s4s_core.table import SolverPack
 from ..s4s_core.teacher import Pairs, draw_noise
@@ -20,7 +21,7 @@ from ..s4s_core.training.fit import STATE_VERSION, fit
 from . import notices, sheets
 from .graph import ancestors
 from .wired import in_session, teacher_of
-from .wiring import digest_of, identity, model_name, pixels
+from .wiring import digest_of, model_name, pixels
 
 JOB = "graph"
 """The id of training in the graph among the jobs."""

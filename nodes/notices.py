@@ -6,10 +6,11 @@ from server import PromptServer
 
 from ..s4s_core.errors import S4SError
 from ..s4s_core.hosting import facts, mismatches
+from ..s4s_core.identity import identity
 from ..s4s_core.solver_file import load_unchanged
 from . import library
 from .graph import ancestors, class_of, literal
-from .wiring import identity, model_name, pixels
+from .wiring import model_name, pixels
 
 KEY = "s4s"
 LOADER = "S4SLoadSolver"

@@ -71,7 +71,11 @@ class Panel:
         """End the panel, if it runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
-            self._process.wait(10)
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:  # it hangs: nothing of it is worth waiting for
+                self._process.kill()
+                self._process.wait()
 
 
 def _folders():

@@ -3,8 +3,14 @@
 import hashlib
 import os
 import secrets
+import sys
+import time
 from contextlib import suppress
 from pathlib import Path
+
+WINDOWS = sys.platform == "win32"
+PATIENCE = 2.0
+"""Seconds that a replacement waits for readers on Windows, where no open file can be replaced."""
 
 PREFIX = ".s4s-"
 SUFFIX = ".tmp"
@@ -32,11 +38,23 @@ def write_atomic(path, data):
             os.fsync(file.fileno())
         with suppress(OSError):  # a new file keeps the default; some file systems have no modes
             os.chmod(temporary, path.stat().st_mode & 0o777)
-        os.replace(temporary, path)
+        _replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def _replace(temporary, path):
+    """os.replace; on Windows again and again while somebody reads the old file."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return os.replace(temporary, path)
+        except PermissionError:
+            if not WINDOWS or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 def _sync_folder(folder):

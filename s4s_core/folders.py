@@ -29,6 +29,15 @@ def data_home():
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "s4s"
 
 
+def make_absolute():
+    """Root the folders that the environment names: for a process that leaves its working folder."""
+    if os.environ.get("S4S_HOME"):
+        os.environ["S4S_HOME"] = str(data_home().absolute())
+    if os.environ.get("S4S_SOLVERS"):
+        named = (str(folder.absolute()) for folder in solver_folders())
+        os.environ["S4S_SOLVERS"] = os.pathsep.join(named)
+
+
 def jobs_home():
     """The folder of training jobs."""
     return data_home() / "jobs"

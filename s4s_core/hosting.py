@@ -124,12 +124,14 @@ def facts(pack, nfe):
 def mismatches(pack, *, model_name=None, model_hash=None, cfg=None, width=None, height=None):
     """Sentences about what differs from the solver's training; unknown sides are not compared.
 
-    Hashes are compared where both are of one kind (the part before a colon).
+    Hashes are compared where both are of one kind (the part before a colon); a solver may know its
+    model by two, the file's and ComfyUI's.
     """
     about, found = pack.metadata, []
     trained = about.get("model", {})
-    theirs = trained.get("hash") if isinstance(trained.get("hash"), str) else None
-    if model_hash and theirs and _kind(model_hash) == _kind(theirs) and model_hash != theirs:
+    known = [text for text in map(trained.get, ("hash", "comfy")) if text and isinstance(text, str)]
+    theirs = next((text for text in known if _kind(text) == _kind(model_hash or "")), None)
+    if model_hash and theirs and model_hash != theirs:
         found.append(
             f"The solver was trained for the model {_short(trained.get('name') or theirs)}, "
             f"this one is {_short(model_name or model_hash)}."

@@ -2,7 +2,7 @@
 
 All keys of the metadata are optional, and unknown keys are kept:
     name, author, licence, notes   text
-    model           {name, hash, architecture, prediction}   what it was trained for
+    model           {name, hash, comfy, architecture, prediction}   what it was trained for
     cfg             [lowest, highest]             guidance scales it was trained for
     resolution      [width, height]               in pixels
     teacher         {solver, schedule, nfe, ...}

@@ -14,6 +14,9 @@ _FAR = 1 << 30
 
 _POLL = 0.02
 
+DETACHED_IN = None
+"""The working folder of detached processes; None is that of whoever starts them."""
+
 if WINDOWS:
     import msvcrt
 else:
@@ -106,12 +109,21 @@ def end_tree(pid):
 
 
 def start_detached(command, log):
-    """Start a process that outlives this one; its output is appended to the file `log`."""
+    """Start a process that outlives this one; its output is appended to the file `log`.
+
+    A caller whose working folder will not outlive it sets DETACHED_IN: in a folder that is gone,
+    torch does not even load.
+    """
     options = {"start_new_session": True}
     if WINDOWS:
         flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
         options = {"creationflags": flags}
     with open(log, "ab") as output:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, **options
+            command,
+            cwd=DETACHED_IN,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            **options,
         )

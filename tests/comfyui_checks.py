@@ -418,7 +418,7 @@ def check_mismatches_warn_and_go_on(b):
 
 
 def check_the_identity_of_a_model(b):
-    identity = b.part("nodes.wiring").identity
+    identity = b.part("s4s_core.identity").identity
     one, two = (b.demo()[0].model for _ in range(2))
     assert identity(one) == identity(two) and identity(one).startswith("comfy:")
     assert identity(two.half()) == identity(one)

@@ -1,9 +1,10 @@
 """Skips slow tests unless --long is given, and keeps pytest from importing the root `__init__.py`,
-which would load the core a second time."""
+which would load the core a second time. Property tests draw the same examples in every fast run."""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,5 +30,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_configure(config):
+    # A busy machine is no failure: no test of a property has a deadline.
+    quiet = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("s4s", derandomize=not config.getoption("--long"), **quiet)
+    settings.load_profile("s4s")
     # Registered, because pytest does not ask a conftest about folders above its own.
     config.pluginmanager.register(CheckoutIsNoPackage())

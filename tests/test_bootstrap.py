@@ -20,7 +20,8 @@ import tiny
 print("trainer", os.getcwd(), sys.argv[1:], flush=True)
 if sys.argv[1:] == ["wait"]:
     try:
-        time.sleep(60)
+        print("waiting", flush=True)
+        time.sleep(600)
     except KeyboardInterrupt:
         time.sleep(0.5)
         print("saved", flush=True)
@@ -172,9 +173,10 @@ class Checkout:
             start_new_session=True,
         )
         assert process.stdout.readline().startswith("trainer")
-        time.sleep(0.2)
+        assert process.stdout.readline() == "waiting\n"
+        time.sleep(0.5)  # s4s.py itself is ready an instant after it has started the trainer
         (os.killpg if everyone else os.kill)(process.pid, number)
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=120)
         return process.returncode, out
 
 

@@ -64,6 +64,12 @@ def test_training_twice_gives_the_same_bytes(capsys, trained, tmp_path):
         (["train", "--model", "mixture", "--init", "ipndm:9:edm"], "ipndm has orders 1 to 4"),
         (["sample", "--model", "mixture"], "makes no pictures"),
         (["sample", "--count", "0"], "whole numbers from 1 on"),
+        (["sample", "--nfe", "0"], "whole numbers from 1 on"),
+        (["sample", "--seed", str(1 << 80)], "--seed from 0 on"),
+        (["sample", "--out", "no/such/a.png"], "does not exist"),
+        (["compare", "--out", "no/such/a.png"], "does not exist"),
+        (["compare", "--count", "0"], "whole numbers from 1 on"),
+        (["compare", "--seed", "-1"], "--seed from 0 on"),
         (["compare", "--model", "mixture"], "name a file with --solver"),
     ],
 )
@@ -73,6 +79,24 @@ def test_bad_arguments_get_one_sentence(capsys, monkeypatch, tmp_path, arguments
     assert code == 1 and not out and not list(tmp_path.iterdir())
     *progress, line = err.splitlines()
     assert line.startswith("error: ") and says in line and len(progress) <= 1
+
+
+@needs_demo
+def test_a_solver_of_another_space_is_refused(capsys, tmp_path):
+    options = ["--model", "demo-flow", "--solver", str(SOLVERS["ve"]), "--nfe", "5", "--count", "1"]
+    for command, out in (("sample", "a.png"), ("compare", "b.png"), ("render", "folder")):
+        code, _, err = run(capsys, command, *options, "--out", str(tmp_path / out))
+        assert code == 1 and "error: This solver is for noise" in err, command
+
+
+def test_pictures_that_cannot_be_saved_are_one_sentence(capsys, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    few = ["--classical", "euler:1:edm", "--nfe", "1", "--count", "1"]
+    code, _, err = run(capsys, "sample", *few, "--out", str(tmp_path / "folder"))
+    assert code == 1 and "folder cannot be saved" in err
+    code, _, err = run(capsys, "render", "--out", str(tmp_path / "file"))
+    assert code == 1 and "cannot be rendered into" in err
 
 
 def test_compare_needs_no_pictures(capsys, trained, tmp_path, monkeypatch):

@@ -60,7 +60,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def launch(folder, method, world, timeout=300):
+def launch(folder, method, world, timeout=900):
     """Run the worker in `world` processes; what each says about itself."""
     port, running = free_port(), []
     command = [sys.executable, "-c", WORKER, str(folder), method, json.dumps(OPTIONS)]
@@ -68,6 +68,8 @@ def launch(folder, method, world, timeout=300):
         names = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "MASTER_PORT": port}
         environment = os.environ | {key: str(value) for key, value in names.items()}
         environment |= {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+        if sys.platform == "linux":  # else gloo asks for this machine's name, which may not resolve
+            environment["GLOO_SOCKET_IFNAME"] = "lo"
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
         running.append(
             subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)

@@ -184,3 +184,11 @@ def test_mismatches_name_both_sides():
         assert re.search(pattern, found)
     assert mismatches(pack, model_hash="file:2") == []
     assert mismatches(pack_of(), **same) == []
+
+
+def test_a_solver_may_know_its_model_by_two_hashes():
+    """Trained through ComfyUI's loaders by the trainer: its file's hash, and ComfyUI's."""
+    pack = pack_of(model={"name": "alpha", "hash": "ab12", "comfy": "comfy:1"})
+    for right, wrong in (("ab12", "cd34"), ("comfy:1", "comfy:2")):
+        assert mismatches(pack, model_hash=right) == []
+        assert len(mismatches(pack, model_hash=wrong)) == 1

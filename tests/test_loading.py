@@ -91,16 +91,15 @@ def test_trainer_help_imports_nothing_heavy():
 
 
 def test_trainer_help_is_instant():
-    def best(*arguments):
-        times = []
-        for _ in range(3):
-            start = time.perf_counter()
-            run(sys.executable, *arguments, cwd=ROOT)
-            times.append(time.perf_counter() - start)
-        return min(times)
+    """Once in five times at least: a machine under load slows a bare interpreter just as much."""
 
-    bare = best("-c", "pass")  # what a machine under load makes of a bare interpreter
-    assert best("-m", "trainer", "--help") < max(0.5, 5 * bare)
+    def seconds(*arguments):
+        start = time.perf_counter()
+        run(sys.executable, *arguments, cwd=ROOT)
+        return time.perf_counter() - start
+
+    tries = ((seconds("-c", "pass"), seconds("-m", "trainer", "--help")) for _ in range(5))
+    assert any(took < max(0.5, 5 * bare) for bare, took in tries)
 
 
 def test_trainer_holds_one_core():

@@ -70,6 +70,7 @@ def test_a_small_checkpoint(tmp_path):
     assert about["cfg"] == [3.0, 3.0] and about["resolution"] == [64, 64]
     assert about["model"]["name"] == "tiny.safetensors"
     assert about["model"]["hash"] == file_digest(tmp_path / "tiny.safetensors")
+    assert about["model"]["comfy"].startswith("comfy:")
     missing, nowhere, odd = found["refused"]
     assert "no checkpoint 'no-such.safetensors'" in missing
     assert "There is no ComfyUI" in nowhere and "multiples of 8" in odd

@@ -13,10 +13,10 @@ import pytest
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
-from s4s_core import load_solver, save_solver
+from s4s_core import load_solver, processes, save_solver
 from s4s_core.demo import SOLVERS
 from s4s_core.errors import ConfigError, JobError, ModelError, S4SError, SolverFileError
-from s4s_core.folders import solver_files
+from s4s_core.folders import jobs_home, solver_files, solver_folders
 from s4s_core.summary import summary
 from s4s_core.table import SolverPack
 from trainer import jobs as job_store
@@ -535,10 +535,27 @@ def test_the_environment_cannot_open_the_panel(monkeypatch, tmp_path):
     for name in ("GRADIO_SHARE", "GRADIO_ALLOWED_PATHS", "GRADIO_SERVER_NAME", "GRADIO_ROOT_PATH"):
         monkeypatch.setenv(name, "evil")
     monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(processes, "DETACHED_IN", None)
     monkeypatch.chdir(tmp_path)
     server.prepare_environment(tmp_path)
     left = {name: value for name, value in os.environ.items() if name.startswith("GRADIO_")}
     assert left == {"GRADIO_ANALYTICS_ENABLED": "False", "GRADIO_TEMP_DIR": str(tmp_path)}
+
+
+def test_jobs_outlive_the_panels_own_folder(monkeypatch, tmp_path):
+    """A job that starts in a folder that is gone cannot load torch; one in it holds it."""
+    own, start = tmp_path / "own", tmp_path / "start"
+    own.mkdir(), start.mkdir()
+    monkeypatch.chdir(start)
+    named = {"S4S_HOME": "h", "S4S_SOLVERS": os.pathsep.join("ab")}
+    monkeypatch.setattr(os, "environ", dict(os.environ) | named)
+    monkeypatch.setattr(processes, "DETACHED_IN", None)
+    server.prepare_environment(own)
+    assert jobs_home() == start / "h" / "jobs"
+    assert solver_folders() == [start / "a", start / "b"]
+    command = [sys.executable, "-c", "import os; print(os.getcwd())"]
+    assert processes.start_detached(command, tmp_path / "log").wait(120) == 0
+    assert Path((tmp_path / "log").read_text().strip()) == start
 
 
 def test_the_server_ends_with_the_process_that_it_follows():

@@ -541,6 +541,29 @@ def test_the_largest_table(tmp_path):
 # Writes that happen whole or not at all ----------------------------------------------------------
 
 
+@pytest.mark.parametrize("windows", [True, False])
+def test_a_file_that_is_being_read_is_replaced_when_it_can_be(monkeypatch, tmp_path, windows):
+    """Windows refuses to replace an open file: panels read states that workers write."""
+    path, replace, refusals = tmp_path / "state.json", os.replace, [1, 2, 3]
+
+    def busy(*places):
+        if refusals:
+            raise PermissionError(13, f"Access is denied ({refusals.pop()})")
+        replace(*places)
+
+    monkeypatch.setattr(atomic, "WINDOWS", windows)
+    monkeypatch.setattr(atomic, "PATIENCE", 600)
+    monkeypatch.setattr(atomic.os, "replace", busy)
+    if windows:
+        atomic.write_atomic(path, b"new")
+        assert path.read_bytes() == b"new" and not refusals
+        refusals.append(4)
+        monkeypatch.setattr(atomic, "PATIENCE", -1)
+    with pytest.raises(PermissionError):
+        atomic.write_atomic(path, b"newer")
+    assert [p.name for p in tmp_path.iterdir()] == ([path.name] if windows else [])
+
+
 @pytest.mark.parametrize("old", [None, b"old contents"])
 @pytest.mark.parametrize("place", ["fsync", "replace", "fdopen", "open"])
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])

@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from s4s_core.atomic import write_atomic
+from s4s_core.errors import S4SError
 
 _MARGIN, _SCALE = 6, 2
 
@@ -45,10 +46,13 @@ def grid(rows, scale=_SCALE):
 
 
 def save_png(path, image):
-    """Write a PIL image as PNG, atomically."""
+    """Write a PIL image as PNG, atomically; S4SError says why it cannot be."""
     data = io.BytesIO()
     image.save(data, format="PNG", optimize=True)
-    write_atomic(path, data.getvalue())
+    try:
+        write_atomic(path, data.getvalue())
+    except OSError as error:
+        raise S4SError(f"{path} cannot be saved: {error.strerror or error}.") from error
 
 
 def can_show(model):

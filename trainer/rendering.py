@@ -93,7 +93,10 @@ def _state(message, progress=0.0, **facts):
 
 def render(choice, pack, folder, nfe, seed=0, count=4, classical="auto"):
     """Render the three and tell of it in `folder`; errors are told there too, and raised."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise S4SError(f"{folder} cannot be rendered into: {error.strerror}.") from error
     with Lock(folder / LOCK) as lock:
         if not lock.take():
             raise S4SError(f"Another process renders into {folder}: wait for it, or stop it.")
@@ -123,6 +126,7 @@ def _render(choice, pack, teller, nfe, seed, count, classical):
     import torch
 
     from s4s_core import sample
+    from s4s_core.hosting import check_space
     from s4s_core.teacher import default_teacher, draw_noise
 
     from .models import open_model
@@ -132,6 +136,7 @@ def _render(choice, pack, teller, nfe, seed, count, classical):
         raise S4SError(f"The solver has no table of {nfe} calls: choose one of {known}.")
     teller.tell("Opening the model.", 0.0)
     model = open_model(choice)
+    check_space(pack, model.space)
     label, table = classical_choice(model, pack, nfe, classical)
     tables = {
         "teacher": ("teacher", default_teacher(model)),

@@ -18,14 +18,18 @@ def add_arguments(parser):
 
 def run(args):
     from s4s_core import load_solver
+    from s4s_core.hosting import check_space
 
-    from ..arguments import whole_numbers
+    from ..arguments import check_draw, check_folder, whole_numbers
     from ..comparison import Comparison, errors_text
     from ..models import ModelChoice, bundled_solver, open_model
     from ..progress import ProgressLine
 
+    check_draw(args.count, args.seed)
+    check_folder("--out", args.out)
     model = open_model(ModelChoice.parse(args.model, cfg=args.cfg))
     pack = load_solver(args.solver or bundled_solver(args.model))
+    check_space(pack, model.space)
     nfes = whole_numbers("--nfe", args.nfe) if args.nfe else pack.nfes
     line = ProgressLine()
     line.show(0.0, "teacher")

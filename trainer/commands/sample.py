@@ -24,12 +24,15 @@ def run(args):
     from s4s_core.errors import S4SError
     from s4s_core.teacher import draw_noise
 
+    from ..arguments import check_draw, check_folder
     from ..models import ModelChoice, open_model
     from ..pictures import can_show, grid, save_png
     from ..progress import ProgressLine
 
-    if args.count < 1 or args.nfe < 1:
-        raise S4SError("--count and --nfe take whole numbers from 1 on.")
+    if args.nfe < 1:
+        raise S4SError("--nfe takes whole numbers from 1 on.")
+    check_draw(args.count, args.seed)
+    check_folder("--out", args.out)
     model = open_model(ModelChoice.parse(args.model, cfg=args.cfg))
     if not can_show(model):
         raise S4SError(f"The model '{args.model}' makes no pictures: choose a demo model.")
@@ -50,6 +53,7 @@ def run(args):
 def choose_table(model, args):
     """(label, table) of what the arguments ask for."""
     from s4s_core import load_solver
+    from s4s_core.hosting import check_space
     from s4s_core.training.starts import named_start
 
     from ..models import bundled_solver
@@ -58,5 +62,6 @@ def choose_table(model, args):
         return f"{args.classical} {args.nfe}", named_start(
             model, args.classical, args.nfe, 0.0
         ).table
-    path = args.solver or bundled_solver(args.model)
-    return f"S4S {args.nfe}", load_solver(path)[args.nfe]
+    pack = load_solver(args.solver or bundled_solver(args.model))
+    check_space(pack, model.space)
+    return f"S4S {args.nfe}", pack[args.nfe]

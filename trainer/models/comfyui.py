@@ -16,6 +16,7 @@ import torch
 
 from s4s_core.errors import ModelError
 from s4s_core.folders import CHECKOUT
+from s4s_core.identity import identity
 from s4s_core.spaces import DiscreteTimes
 
 from .contract import about, fingerprint, no_pictures
@@ -127,7 +128,8 @@ class ComfyModel:
             self.negative, *positives = self._prepared(encoded)
         self.texts = Texts(positives)
         self.name = choice.label
-        facts = {"architecture": kind} | ({"guidance": guidance} if guidance else {})
+        facts = {"architecture": kind, "comfy": identity(base)}
+        facts |= {"guidance": guidance} if guidance else {}
         self.about = about(self.name, digest, self.cfg, width, height, **facts)
         dtype = str(base.get_dtype())
         rest = [self.cfg, guidance, list(prompts), choice.negative, width, height, dtype]

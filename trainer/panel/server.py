@@ -8,7 +8,9 @@ import time
 import webbrowser
 from pathlib import Path
 
+from s4s_core import processes
 from s4s_core.errors import S4SError
+from s4s_core.folders import make_absolute
 from s4s_core.solver_file import MAX_FILE
 
 HOST = "127.0.0.1"
@@ -36,8 +38,11 @@ def prepare_environment(folder):
     """Settings of Gradio that can only be made before it is imported.
 
     Whatever the environment says of Gradio is dropped: it could open a share link or folders.
-    Uploads go to `folder`, which is also the working folder, because old Gradios serve that.
+    Uploads go to `folder`, which is also the working folder, because old Gradios serve that. It
+    goes with the panel: jobs run where the panel was started, and S4S_HOME is meant from there.
     """
+    make_absolute()
+    processes.DETACHED_IN = Path.cwd()
     for name in [name for name in os.environ if name.startswith("GRADIO_")]:
         del os.environ[name]
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
