@@ -7,7 +7,9 @@ HOME = Path(__file__).absolute().parents[1]
 """The folder that s4s_core and the trainer are imported from."""
 
 _LINE = (
-    "import runpy, sys; sys.path.insert(0, {home!r}); "
+    "import runpy, sys; "
+    "[s.reconfigure(encoding='utf-8', errors='replace') for s in (sys.stdout, sys.stderr)]; "
+    "sys.path.insert(0, {home!r}); "
     "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
 )
 
@@ -16,7 +18,7 @@ def command(module, *arguments):
     """The command line that runs `python -m module arguments` out of this checkout.
 
     It does not lean on PYTHONPATH or the working folder: the embedded Python of ComfyUI's portable
-    build for Windows ignores both.
+    build for Windows ignores both. Its output is UTF-8, as whoever starts it reads it.
     """
     line = _LINE.format(home=str(HOME), module=module)
     return [sys.executable, "-c", line, *map(str, arguments)]

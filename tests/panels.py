@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-READY_SECONDS = 120
+READY_SECONDS = 300
 REFUSED = 403
 
 

@@ -1,6 +1,7 @@
 """The command line: what becomes of errors, and `inspect`."""
 
 import json
+import os
 import subprocess
 import sys
 import types
@@ -12,6 +13,7 @@ import pytest
 from s4s_core import SolverPack, SolverTable, save_solver
 from s4s_core.errors import S4SError
 from trainer import cli
+from trainer.starting import own_command
 
 ROOT = Path(__file__).resolve().parents[1]
 ABOUT = {
@@ -84,6 +86,14 @@ def test_a_reader_that_leaves_early_is_no_error(solver_file):
     ) as process:
         process.stdout.close()
         assert process.stderr.read() == ""
+
+
+def test_what_we_read_ourselves_is_utf8(tmp_path):
+    """Logs and the pipes of our processes, whatever code page a Windows has."""
+    command = own_command("inspect", tmp_path / "Füchse 狐.safetensors")
+    env = {**os.environ, "PYTHONIOENCODING": "cp1252"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True)
+    assert done.returncode == 1 and "Füchse 狐" in done.stderr.decode("utf-8")
 
 
 @pytest.mark.parametrize("argv", [[], ["no-such-command"], ["inspect"]])
