@@ -4,6 +4,7 @@ which would load the core a second time. Property tests draw the same examples i
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +28,10 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(skip)
+
+
+def pytest_runtest_setup(item):
+    torch.manual_seed(0)  # what a test draws does not depend on the tests before it
 
 
 def pytest_configure(config):

@@ -429,9 +429,11 @@ def test_tensors_of_a_loaded_state_are_aligned_as_new_ones(tmp_path):
 
 def test_a_state_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "folder").mkdir()
-    with pytest.raises(TrainingError, match="cannot be saved") as error:
-        save_state(tmp_path / "folder", {"identity": 1})
-    one_sentence(error)
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "folder", tmp_path / "file" / "run"):
+        with pytest.raises(TrainingError, match="cannot be saved") as error:
+            save_state(path, {"identity": 1})
+        one_sentence(error)
 
 
 # --- never worse

@@ -55,8 +55,8 @@ def save_state(path, state):
     text = canonical_json(_strip(state, "", tensors))
     tensors = tensors or {"empty": torch.zeros(0)}
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         about = {"s4s-run": text, "sha256": _digest(text, tensors)}
         write_atomic(path, save(tensors, about))
     except OSError as error:
