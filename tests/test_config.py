@@ -151,6 +151,13 @@ def test_prompts_are_bounded_because_they_go_into_the_header(prompts):
     TrainConfig(model=ModelChoice(prompts=("a cat on a mat",) * 2000))
 
 
+@pytest.mark.parametrize("fields", [{"prompts": ("\ud800",)}, {"path": "caf\udce9"}])
+def test_text_that_cannot_be_saved_is_refused(fields):
+    """A page can send half a character, and a file's name need not be UTF-8."""
+    with pytest.raises(ConfigError, match="no valid Unicode"):
+        TrainConfig(model=ModelChoice("diffusers", **{"path": "x", **fields}))
+
+
 def test_a_file_that_is_missing_or_no_text_is_named(tmp_path):
     bad = tmp_path / "bad.toml"
     bad.write_bytes(b"\xff\xfe\x00")

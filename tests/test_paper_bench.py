@@ -378,7 +378,8 @@ def test_workers_find_what_one_process_finds(tmp_path):
     runner.run_cells(cells, tmp_path / "two", None, 2, None)
     for cell in cells:
         one, two = (Shelf(tmp_path / name).load(cell) for name in ("one", "two"))
-        assert one["rmse"] == two["rmse"] > 0
+        assert one["rmse"] == pytest.approx(two["rmse"], rel=1e-5)  # the workers have more threads
+        assert one["rmse"] > 0
 
 
 def test_the_ld3_schedule_is_learned_once(tmp_path, monkeypatch):

@@ -62,6 +62,7 @@ class TrainConfig:
             raise ConfigError(f"A name is a line of at most {LONGEST_NAME} characters.")
         if len(json.dumps(json.dumps(self.plain()))) > MOST_TEXT:  # JSON inside JSON, in ASCII
             raise ConfigError("The prompts are too long for a solver file's header: use fewer.")
+        self._check_text()
         teacher_parts(self.teacher)
         self._check_options()
 
@@ -78,6 +79,13 @@ class TrainConfig:
             raise ConfigError(f"'nfes' is a list such as [4, 5, 6, 8], not {self.nfes!r}.")
         if not isinstance(self.options, dict):
             raise ConfigError("'options' is a section of its own: [options].")
+
+    def _check_text(self):
+        """Half characters, as in names of files that are no UTF-8, could not be saved."""
+        try:
+            json.dumps(self.plain(), ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ConfigError("The model's path or a prompt is no valid Unicode text.") from None
 
     def _check_options(self):
         for key, value in self.options.items():
