@@ -36,7 +36,7 @@ NEAR = {
     "hosting": ["test_hosting"],
     "metadata": ["test_solver_file", "test_malformed"],
     "mixture": ["test_convergence", "test_sampling"],
-    "objectives": ["test_gauss_newton", "test_fit", "test_gradient_methods"],
+    "objectives": ["test_objectives", "test_gauss_newton", "test_fit", "test_gradient_methods"],
     "program": ["test_sampling", "test_gradients"],
     "sampling": ["test_sampling"],
     "schedules": ["test_schedules"],
