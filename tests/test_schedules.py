@@ -20,7 +20,7 @@ from s4s_core.schedules import dmn as dmn_module
 from s4s_core.schedules.ays import TABLES
 from s4s_core.schedules.closed import logsnr
 from s4s_core.schedules.dmn import dmn, error_bound
-from s4s_core.schedules.gits import METRICS, gits_costs, shortest_path
+from s4s_core.schedules.gits import METRICS, _chord_distance, gits_costs, shortest_path
 from s4s_core.spaces import DiscreteTimes, log_snr
 
 CLOSED = ("uniform", "quadratic", "edm", "logsnr")
@@ -494,3 +494,14 @@ def test_unknown_space():
 def test_a_range_too_narrow_for_the_steps():
     with pytest.raises(TableError, match="'edm' cannot place 1000 steps"):
         schedule("edm", 1000, ranges("ve", 1.0, 1.0 + 1e-14), 1.0)
+
+
+def test_the_distance_from_a_chord_is_the_length_of_the_perpendicular():
+    """gits' measure, on points with leading dimensions: two times, three samples, four numbers."""
+    generator = torch.Generator().manual_seed(0)
+    start, end = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64)
+    away = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64)
+    axis = (start - end) / (start - end).norm(dim=-1, keepdim=True)
+    away = away - (away * axis).sum(-1, keepdim=True) * axis
+    points = end + 0.3 * (start - end) + away
+    assert torch.allclose(_chord_distance(points, start, end), away.norm(dim=-1))
