@@ -126,6 +126,16 @@ def test_the_newest_job_is_listed_first():
     assert [view["name"] for view in core.list_jobs()] == ["3", "2", "1", "0"]
 
 
+def test_two_jobs_of_one_second_never_share_a_name(monkeypatch):
+    now = jobs.datetime.now(jobs.timezone.utc)
+    fixed = type("Clock", (), {"now": staticmethod(lambda zone: now)})
+    drawn = iter(["aaaaaa", "aaaaaa", "bbbbbb"])
+    monkeypatch.setattr(jobs, "datetime", fixed)
+    monkeypatch.setattr(jobs.secrets, "token_hex", lambda n: next(drawn) if n == 3 else "0" * n)
+    first, second = add(), add()
+    assert (first[-6:], second[-6:]) == ("aaaaaa", "bbbbbb")
+
+
 def test_there_are_no_jobs_where_there_is_no_folder():
     assert core.list_jobs() == []
 

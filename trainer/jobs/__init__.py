@@ -27,7 +27,7 @@ WAITING = "Waiting for its turn."
 def add(config, start=True):
     """Queue a config and return the job's id; the runner is started unless told otherwise."""
     config, now = rooted(config), datetime.now(timezone.utc)
-    id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    id = _new_id(now)
     state = {
         "name": config.title,
         "model": config.model.label,
@@ -55,6 +55,14 @@ def add(config, start=True):
     if start:
         ensure_runner()
     return id
+
+
+def _new_id(now):
+    """A name that no job has: hundreds queued in one second may well draw the same one."""
+    while True:
+        id = f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        if not any((jobs_home() / f"{prefix}{id}").exists() for prefix in ("", ".new-")):
+            return id
 
 
 def lane(device):
