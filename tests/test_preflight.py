@@ -53,6 +53,14 @@ def test_the_dry_run_is_another_process_and_its_errors_are_ours():
     assert "\n" not in str(caught.value)
 
 
+def test_a_model_that_prints_does_not_spoil_the_estimate(tmp_path):
+    code = "from s4s_core.mixture import GaussianMixture\nprint('Loading: {')\n"
+    code += "model = lambda choice: GaussianMixture.random(4, (3, 4, 4), seed=0)\n"
+    (tmp_path / "noisy.py").write_text(code)
+    noisy = TrainConfig(model=ModelChoice("python", f"{tmp_path / 'noisy.py'}:model"), budget=500)
+    assert preflight.estimate(noisy).calls == Plan(noisy).total
+
+
 def test_the_command_for_people_and_programs(capsys):
     options = ["estimate", "--model", "mixture", "--budget", "500"]
     assert main([*options, "--json"]) == 0

@@ -66,7 +66,7 @@ def estimate(config, seconds=900):
         said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
         reason = said[-1].removeprefix("error: ")
         raise S4SError(reason if said[-1] != reason else f"The dry run failed: {reason}")
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout.splitlines()[-1])  # a host's own modules may print, too
     return Estimate(**{**found, "warnings": tuple(found["warnings"])})
 
 
