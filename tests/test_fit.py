@@ -16,6 +16,7 @@ from s4s_core.solver_file import dump_solver
 from s4s_core.teacher import default_teacher, draw_pairs
 from s4s_core.training import gauss_newton, starts
 from s4s_core.training.fit import Settings, fit
+from s4s_core.training.meter import Meter
 from s4s_core.training.state import load_state, save_state
 
 ALL_METHODS = ("gauss-newton", *METHODS)
@@ -526,3 +527,13 @@ def test_counts_are_honest(method):
     else:
         extra = 2 * TINY["samples"] * (3 + 4)  # a backward pass counts as two calls
         assert result.calls == counted.calls - 1 + extra
+
+
+def test_a_meter_counts_samples_from_nothing():
+    model = small()
+    meter = Meter(model.denoise)
+    assert meter.calls == 0
+    meter(torch.zeros(3, *model.shape), torch.ones(3))
+    meter.cost = 4
+    meter(torch.zeros(2, *model.shape), torch.ones(2))
+    assert meter.calls == 3 + 4 * 2
