@@ -76,7 +76,7 @@ def save(pack, filename, notes=""):
     pack = SolverPack(pack.tables, about)
     folder = home() / Path(stem).parent
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{Path(stem).name}.safetensors"
+    path = folder / f"{folders.safe_stem(Path(stem).name)}.safetensors"
     if path.exists() and _same(path, pack):
         return pack, path.relative_to(home()).as_posix()
     path = folders.free_name(folder, Path(stem).name)

@@ -85,13 +85,18 @@ def find_solver(name):
     return files[name]
 
 
-def free_name(folder, stem):
-    """A path in `folder` that no file has yet: stem.safetensors, stem-2.safetensors, ...
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{p}{n}" for p in ("com", "lpt") for n in range(1, 10))}
 
-    Characters that are not safe in a file's name on every system are replaced.
-    """
+
+def safe_stem(stem):
+    """A file's name without its ending, with what is not safe on every system replaced."""
     safe = "".join(c if c.isalnum() or c in "-_.+ " else "-" for c in str(stem)).strip(" .-")[:80]
-    safe, folder, number = safe or "solver", Path(folder), 1
+    return f"{safe}_" if safe.partition(".")[0].lower() in _RESERVED else safe or "solver"
+
+
+def free_name(folder, stem):
+    """A path in `folder` that no file has yet: stem.safetensors, stem-2.safetensors, ..."""
+    safe, folder, number = safe_stem(stem), Path(folder), 1
     while True:
         path = folder / (f"{safe}.safetensors" if number == 1 else f"{safe}-{number}.safetensors")
         if not path.exists():

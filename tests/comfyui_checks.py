@@ -369,6 +369,8 @@ def check_files_are_saved_loaded_and_noticed(b):
     assert saver.save(pack, "faces/my solver", "by me")["result"][1] == name
     other = saver.save(pack, "faces/my solver", "by you")["result"][1]
     assert other == "faces/my solver-2.safetensors"
+    odd = [saver.save(pack, "faces/a,b")["result"][1] for _ in range(2)]
+    assert odd == ["faces/a-b.safetensors"] * 2
 
     before = loader.IS_CHANGED(name)
     path = b.part("nodes.library").find(name)

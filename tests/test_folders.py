@@ -82,6 +82,8 @@ def test_names_outside_the_listing_are_refused(home, name):
 def test_free_names_are_safe_and_free(home):
     assert folders.free_name(home, "a/b: c?").name == "a-b- c.safetensors"
     assert folders.free_name(home, "..").name == "solver.safetensors"
+    assert folders.free_name(home, "NUL").name == "NUL_.safetensors"
+    assert folders.free_name(home, "com1.x").name == "com1.x_.safetensors"
     put(home, "x.safetensors"), put(home, "x-2.safetensors")
     assert folders.free_name(home, "x").name == "x-3.safetensors"
 

@@ -139,6 +139,14 @@ def test_the_table_with_the_nearest_number_of_calls_is_entered():
         assert abs(table_for(pack, sigmas).nfe - nfe // 2) <= 1
 
 
+def test_of_tables_with_as_many_calls_left_the_nearest_node_is_entered():
+    near = [10.0, 8.0, 4.1, 2.0, 1.0, 0.0]
+    far = [10.0, 3.0, 1.5, 0.5, 0.0]
+    nodes = (torch.tensor(n, dtype=torch.float64) for n in (near, far))
+    pack = SolverPack.of(*(classical_table("euler", n, 1, "ve") for n in nodes))
+    assert table_for(pack, [4.0, 2.5, 1.2, 0.0]).sigmas.tolist() == [4.0, 2.0, 1.0, 0.0]
+
+
 def test_a_run_from_below_the_ending_is_refused():
     pack = pack_of(ending=0.1)
     with pytest.raises(HostError, match="raise the denoise strength"):
