@@ -29,7 +29,7 @@ SKIPPED = ("demo", "__init__", "names", "errors", "folders", "jobs", "processes"
 NEAR = {
     "atomic": ["test_solver_file"],
     "classical": ["test_formulas", "test_convergence", "test_against_diffusers"],
-    "evaluation": ["test_gauss_newton", "test_fit"],
+    "evaluation": ["test_evaluation", "test_gauss_newton", "test_fit"],
     "families": ["test_sampling", "test_formulas", "test_gradients"],
     "foreign": ["test_foreign"],
     "forms": ["test_table"],
