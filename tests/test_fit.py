@@ -1,11 +1,22 @@
 """`fit` as a whole: packs, errors, reproducibility, teachers, caches, and resumed runs."""
 
+import inspect
 import json
 
 import numpy as np
 import pytest
 import torch
-from learners import METHODS, TINY, Counted, changed, one_sentence, small, table_of, tiny_fit
+from learners import (
+    METHODS,
+    TINY,
+    Counted,
+    changed,
+    one_sentence,
+    small,
+    table_of,
+    task_of,
+    tiny_fit,
+)
 
 from s4s_core import load_solver, save_solver
 from s4s_core.errors import ModelError, S4SError, TrainingCancelled, TrainingError
@@ -104,6 +115,19 @@ def test_every_setting_is_an_option():
     assert set(TINY) < set(Settings.__dataclass_fields__)
     with pytest.raises(TrainingError, match="no training option"):
         fit(small(), nonsense=1)
+
+
+def test_defaults_of_the_settings_are_those_of_fit():
+    given, settings = inspect.signature(fit).parameters, Settings()
+    assert settings.nfes == (given["nfe"].default,)
+    for name in ("method", "seed", "budget"):
+        assert getattr(settings, name) == given[name].default
+
+
+def test_a_budget_may_be_spent_to_the_last_call():
+    task = task_of(small(), budget=100)
+    task.first_calls, task.meter.calls = 10, 70
+    assert not task.spent_after(40) and task.spent_after(41)
 
 
 # --- teachers
