@@ -76,6 +76,7 @@ EQUIVALENT = {
     'tensors = tensors or {"empty": torch.zeros(1)}': "a placeholder that nobody reads",
     'atomic: flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) -> '
     'flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 1)': "1 is O_WRONLY",
+    "metadata: pair = about.get(key, [1, 1]) -> pair = about.get(key, [2, 1])": "any pair does",
     "training.parameters: rows = index.reshape(-1, index.shape[-1]) -> "
     "rows = index.reshape(-1, index.shape[1])": "the last two sides of such an array are equal",
 }
