@@ -34,7 +34,7 @@ NEAR = {
     "foreign": ["test_foreign"],
     "forms": ["test_table"],
     "hosting": ["test_hosting"],
-    "identity": ["test_comfyui_contract"],
+    "identity": ["test_identity"],
     "metadata": ["test_solver_file", "test_malformed"],
     "mixture": ["test_convergence", "test_sampling"],
     "objectives": ["test_objectives", "test_gauss_newton", "test_fit", "test_gradient_methods"],

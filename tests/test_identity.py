@@ -1,0 +1,39 @@
+"""The name that ComfyUI's models have in solver files: of the checkpoint, not of what is on it."""
+
+import torch
+
+from s4s_core.identity import identity
+
+
+class SD15:
+    """Stands for the host's class of that name."""
+
+
+class Base(torch.nn.Module):
+    """A model as the host holds it: norms and biases, and the matrices that LoRAs change."""
+
+    def __init__(self, seed=0, config=SD15):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.model_config = config()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(5))
+
+
+def test_the_same_weights_have_the_same_name_in_any_precision():
+    assert identity(Base()) == identity(Base()).lower() and identity(Base()).startswith("comfy:")
+    assert identity(Base()) == identity(Base().bfloat16())
+
+
+def test_a_lora_does_not_change_it():
+    patched = Base()
+    for layer in patched.layers:
+        layer.weight.data.mul_(1.1)
+    assert identity(patched) == identity(Base())
+
+
+def test_other_weights_and_other_families_do():
+    class SDXL:
+        pass
+
+    names = {identity(Base()), identity(Base(seed=1)), identity(Base(config=SDXL))}
+    assert len(names) == 3
