@@ -15,8 +15,8 @@ from s4s_core.errors import ObjectiveError, S4SError, TableError, TrainingCancel
 from s4s_core.mixture import GaussianMixture
 from s4s_core.teacher import draw_noise
 from trainer.bench import dpm_v3, frechet
+from trainer.bench.paper import cells, plans, report, rivals, runner
 from trainer.bench.paper import lab as laboratory
-from trainer.bench.paper import plans, report, rivals, runner
 from trainer.bench.paper.cells import Cell, Shelf, table_data, table_from
 from trainer.bench.paper.distribution import Distribution
 from trainer.cli import main
@@ -63,6 +63,15 @@ def test_a_cell_is_what_it_says():
     keys = {replace(SMALL, **{name: value}).key for name, value in changes.items()}
     assert len(keys | {SMALL.key}) == len(changes) + 1
     assert set(changes) == set(vars(SMALL)), "a new field must be part of the key"
+
+
+def test_results_of_other_weights_are_not_taken_for_these(tmp_path, monkeypatch):
+    before = SMALL.key
+    (tmp_path / "other").write_bytes(b"weights")
+    monkeypatch.setattr(cells, "WEIGHTS", tmp_path / "other")
+    cells.weights_digest.cache_clear()
+    assert SMALL.key != before
+    cells.weights_digest.cache_clear()
 
 
 def test_a_shelf_keeps_results_and_forgets_damaged_ones(tmp_path):

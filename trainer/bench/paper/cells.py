@@ -1,22 +1,31 @@
 """A cell is one declared measurement, as data: equal cells are the same measurement.
 
-Its key is a digest of everything that it says, and its result one JSON file of that name, so that
-a finished cell is never measured again and a killed benchmark goes on where it was.
+Its key is a digest of everything that it says and of the bundled model's weights, and its result
+one JSON file of that name, so that a finished cell is never measured again and a killed benchmark
+goes on where it was.
 """
 
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from s4s_core.atomic import write_atomic
+from s4s_core.demo import WEIGHTS
 from s4s_core.table import SolverTable, canonical_json
 
-RECIPE = 2
+RECIPE = 3
 """Raised when the way of measuring changes, so that old results are not mistaken for new ones."""
 
 UNLEARNED = "unlearned"
 RIVALS = ("bns", "gs", "trajectory", "dpm-v3")
+
+
+@lru_cache(maxsize=1)
+def weights_digest():
+    """A digest of the bundled model's weights: other weights, other results."""
+    return hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ class Cell:
 
     @property
     def key(self):
-        text = canonical_json([RECIPE, asdict(self)])
+        text = canonical_json([RECIPE, weights_digest(), asdict(self)])
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     @property

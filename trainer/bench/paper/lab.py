@@ -104,7 +104,7 @@ class Lab:
         names = [*SCHEDULES, "gits", *(["dmn"] if importlib.util.find_spec("scipy") else [])]
         options = {"gits": {"costs": self.costs(cell.model, cell.cfg)}}
         found = candidates(model, cell.nfe, schedules=names, options=options)
-        return rank(model.denoise, found, self._pairs(cell), BATCH, keep=4)[0][1]
+        return rank(model.denoise, found, self._pairs(cell), BATCH, first=32)[0][1]
 
     def _start(self, cell):
         """The table that a cell names, with gits' costs measured once for a model."""
