@@ -19,7 +19,7 @@ import comfy.clip_model  # noqa: E402
 import comfy.ops  # noqa: E402
 import comfy.sample  # noqa: E402
 import comfy.taesd.taesd  # noqa: E402
-from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel  # noqa: E402
+from comfyui_unet import sd15_unet  # noqa: E402
 
 from s4s_core import classical_table, fit, sample  # noqa: E402
 from s4s_core.errors import ModelError  # noqa: E402
@@ -38,25 +38,10 @@ def prefixed(prefix, module, generator):
 
 def checkpoint(path):
     """The smallest that ComfyUI takes for SD 1.5: one level of the UNet, CLIP-L, and TAESD."""
-    unet = UNetModel(
-        image_size=32,
-        in_channels=4,
-        out_channels=4,
-        model_channels=320,
-        num_res_blocks=[1],
-        channel_mult=[1],
-        transformer_depth=[1],
-        transformer_depth_output=[1, 1],
-        transformer_depth_middle=1,
-        context_dim=768,
-        num_heads=8,
-        use_spatial_transformer=True,
-        legacy=False,
-    )
     config = json.loads((Path(sys.argv[1]) / "comfy" / "sd1_clip_config.json").read_text())
     clip = comfy.clip_model.CLIPTextModel(config, torch.float16, "cpu", comfy.ops.manual_cast)
     generator = torch.Generator().manual_seed(0)
-    tensors = prefixed("model.diffusion_model.", unet, generator)
+    tensors = prefixed("model.diffusion_model.", sd15_unet(), generator)
     tensors |= prefixed("cond_stage_model.transformer.", clip, generator)
     tensors |= prefixed("first_stage_model.", comfy.taesd.taesd.TAESD(), generator)
     save_file(tensors, path)

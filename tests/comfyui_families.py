@@ -7,6 +7,7 @@ import json
 import sys
 
 from comfyui_checks import Bench, start
+from comfyui_unet import sd15_unet
 
 
 def random_weights(module):
@@ -24,24 +25,8 @@ def sd15():
     """(MODEL, conditioning, latent shape): one level of Stable Diffusion 1.5's UNet."""
     import comfy.sd
     import torch
-    from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
 
-    unet = UNetModel(
-        image_size=32,
-        in_channels=4,
-        out_channels=4,
-        model_channels=320,
-        num_res_blocks=[1],
-        channel_mult=[1],
-        transformer_depth=[1],
-        transformer_depth_output=[1, 1],
-        transformer_depth_middle=1,
-        context_dim=768,
-        num_heads=8,
-        use_spatial_transformer=True,
-        legacy=False,
-    )
-    model = comfy.sd.load_diffusion_model_state_dict(random_weights(unet))
+    model = comfy.sd.load_diffusion_model_state_dict(random_weights(sd15_unet()))
     return model, [[torch.randn(1, 77, 768), {}]], (4, 4, 4)
 
 
