@@ -70,15 +70,17 @@ def candidates(model, nfe, ending=0.0, solvers=SOLVERS, schedules=SCHEDULES, opt
     return found
 
 
-def rank(denoise, found, pairs, batch=32, keep=8, first=4):
+def rank(denoise, found, pairs, batch=32, keep=8, first=16):
     """Candidates with their errors, best first.
 
-    All are scored on the first few pairs; the best `keep` again on all pairs.
+    All are scored on the first few pairs; the best `keep` again on all pairs, if there are more.
     """
-    quick = pairs[: min(first, len(pairs))]
-    scored = sorted(((rmse(denoise, c.table, quick, batch), c) for c in found), key=_score)
-    final = [(rmse(denoise, c.table, pairs, batch), c) for _, c in scored[:keep]]
-    return sorted(final, key=_score)
+
+    def scored(some, few):
+        return sorted(((rmse(denoise, c.table, few, batch), c) for c in some), key=_score)
+
+    best = scored(found, pairs[:first])[:keep]
+    return best if len(pairs) <= first else scored([c for _, c in best], pairs)
 
 
 def _score(pair):

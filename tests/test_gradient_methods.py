@@ -230,8 +230,7 @@ def test_rematerialised_and_plain_gradients_are_equal_and_counted(family, space)
         losses, pull = descent._backward(pairs)
         costs.append((descent.task.meter.calls - before) / (4 * len(pairs)))
         gradients.append([pull, losses, *(leaf.grad for leaf in descent.student.leaves.values())])
-    assert costs == [gradient.REMATERIALISED_COST, gradient.PLAIN_COST] == [4, 3]
-    assert descent.task.meter.cost == 1
+    assert costs == [gradient.REMATERIALISED_COST, gradient.PLAIN_COST] == [3, 2]
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 

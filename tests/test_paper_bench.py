@@ -77,9 +77,8 @@ def test_results_of_other_weights_are_not_taken_for_these(tmp_path, monkeypatch)
 def test_a_shelf_keeps_results_and_forgets_damaged_ones(tmp_path):
     shelf = Shelf(tmp_path / "new")
     assert shelf.load(SMALL) is None
-    shelf.state(SMALL).write_bytes(b"half way")
     shelf.save(SMALL, {"rmse": 0.5})
-    assert shelf.load(SMALL)["rmse"] == 0.5 and not shelf.state(SMALL).exists()
+    assert shelf.load(SMALL)["rmse"] == 0.5
     assert shelf.load(replace(SMALL, seed=1)) is None
     shelf.path(SMALL).write_text("{")
     assert shelf.load(SMALL) is None
@@ -109,6 +108,11 @@ def test_the_plan_holds_every_table_of_the_issue():
                 if (c.method, c.cfg, c.nfe, c.options, c.frechet) == (method, cfg, 5, (), 0)
             }
             assert seeds == {0, 1, 2}, (method, cfg)
+    for cell in plans.rivals(plan.base, 1, (0,), 5, 1.0):
+        if cell.method == "gs":  # coefficients of theory at the current times: they must follow
+            tables = [classical_table(cell.solver, [9.0, s, 1.0, 0.1], cell.order) for s in (3, 4)]
+            assert not np.allclose(*(table.coefficients["b"] for table in tables))
+        assert cell.solver == "auto" or cell.method in ("gs", "dpm-v3")
     assert {c.cfg for c in cells} == set(plans.GUIDANCE)
     assert {c.budget for c in cells if c.method != "unlearned" and not c.frechet} - {0} == {
         plans.BUDGET,
@@ -211,18 +215,19 @@ def test_a_table_of_maximal_order_is_the_same_solver(model):
     assert torch.equal(sample(model.denoise, x, wide), sample(model.denoise, x, table))
 
 
-def test_trajectory_matching_follows_the_teacher_at_every_node(model):
+def test_trajectory_matching_is_near_the_exact_trajectory_at_every_node(model):
     table = classical_table("ipndm", schedule("edm", 5, model), 3)
     found, calls = rivals.trajectory(model, table, 2000, seed=1)
     assert calls <= 2000 and found.sigmas.tolist() == table.sigmas.tolist()
     x, cond = draw_noise(model, 32, 2)
-    fine = rivals._refined(torch.tensor(table.sigmas), 4, model.sigma_min)
-    teacher = classical_table("unipc-bh2", fine, 3)
+    fine = rivals._refined(torch.tensor(table.sigmas), 100, model.sigma_min)
+    exact = classical_table("dpmpp", fine, 2)
     truth, before, after = (
-        rivals._states(model, each, x, cond)[0] for each in (teacher, table, found)
+        rivals._states(model, each, x, cond)[0] for each in (exact, table, found)
     )
     for node in range(2, 6):
-        assert (after[node] - truth[4 * node]).norm() < (before[node] - truth[4 * node]).norm()
+        gap = truth[100 * node]
+        assert (after[node] - gap).norm() < 0.7 * (before[node] - gap).norm()
 
 
 def test_gs_starts_as_theory_and_moves_it_with_the_times(model):
@@ -326,6 +331,14 @@ def test_an_ordering_that_fails_is_an_error(finished, capsys, monkeypatch):
     monkeypatch.setattr(report, "orderings", flipped)
     assert quick(finished / "work") == 1
     assert "An ordering does not hold: S4S is better" in capsys.readouterr().err
+
+
+def test_orderings_that_nobody_measured_do_not_hold(tmp_path, capsys):
+    plan = plans.quick_plan()
+    with pytest.raises(S4SError, match="does not hold"):
+        report.check_orderings(plan, {})
+    report.check_orderings(plan, {}, hurried=True)
+    assert quick(tmp_path, "--minutes", "0") == 0
 
 
 @pytest.mark.parametrize("option", ["--workers", "--budget"])

@@ -61,7 +61,7 @@ class Plan:
         pairs = settings.samples + settings.validation + settings.held_out
         self.teacher = pairs * (parts[1] if parts else TEACHER_NFE)
         tried = len(SOLVERS) * len(SCHEDULES) if settings.init == "auto" else 0
-        self.before = {n: n * (tried and 8 * tried + 8 * 16) for n in config.nfes}
+        self.before = {n: n * 16 * tried for n in config.nfes}
         self.fitting = {n: _fitting(settings, n) for n in config.nfes}
         self.after = {n: n * settings.held_out * (10 if tried else 3) for n in config.nfes}
 

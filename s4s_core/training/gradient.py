@@ -22,8 +22,9 @@ EMA = 0.9
 STALL = 3
 DECAY = 0.8
 MAX_FAILURES = 3
-# Model calls that one training forward stands for: itself, a backward (two), a repeated forward.
-PLAIN_COST, REMATERIALISED_COST = 3, 4
+# Model calls that one training forward stands for: itself, its backward pass, which costs another
+# where weights are frozen and only inputs have gradients, and a repeated forward.
+PLAIN_COST, REMATERIALISED_COST = 2, 3
 
 PHASES = {
     "s4s": [("phi",)],
@@ -262,17 +263,12 @@ class Descent:
 
     def _backward(self, part):
         """Per-sample losses and d(loss)/d(start); gradients add up in the leaves, all or none."""
-        meter, x = self.task.meter, part.x.clone().requires_grad_()
-        # A rematerialised forward passes the meter twice, at half of its cost each time.
-        meter.cost = REMATERIALISED_COST // 2 if self.rematerialise else PLAIN_COST
-        leaves = list(self.student.leaves.values())
-        try:
-            with torch.enable_grad():
-                result = self.student.result(self._denoiser(part.cond), x, self.moves_times)
-                losses = self.task.objective.distance(result, part.target)
-                *grads, pull = torch.autograd.grad(losses.sum(), [*leaves, x], allow_unused=True)
-        finally:
-            meter.cost = 1
+        x, leaves = part.x.clone().requires_grad_(), list(self.student.leaves.values())
+        with torch.enable_grad():
+            result = self.student.result(self._denoiser(part.cond), x, self.moves_times)
+            losses = self.task.objective.distance(result, part.target)
+            *grads, pull = torch.autograd.grad(losses.sum(), [*leaves, x], allow_unused=True)
+        self.task.meter.calls += self.task.nfe * len(x)  # forwards have counted themselves
         for leaf, grad in zip(leaves, grads, strict=True):
             if grad is not None:
                 leaf.grad = grad if leaf.grad is None else leaf.grad + grad

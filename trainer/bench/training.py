@@ -1,9 +1,9 @@
 """Error to the 20-call teacher against model calls spent, for every method, on fresh noise.
 
 All errors are RMSE on pairs whose seed no training uses. Calls are NFE-equivalents: a backward pass
-counts as two, a rematerialised forward as one; teacher pairs, the search for a start and validation
-are included. Methods by gradient get four times the samples; s4s and
-joint get the best of several rates, and the search for that rate is not charged to them.
+counts as one, because weights are frozen; teacher pairs, the search for a start and validation are
+included. Methods by gradient get three times the samples; s4s and joint get the best of several
+rates, and the search for that rate is not charged to them.
 """
 
 import importlib.util
@@ -38,7 +38,7 @@ MEMORY_NOTE = (
 )
 TARGET = 0.2
 RATES = (0.002, 0.005, 0.02)
-GRADIENT = {"samples": 200, "validation": 64, "init": "auto"}
+GRADIENT = {"samples": 200, "validation": 64, "init": "auto", "rematerialise": False}
 EPOCHS = {"s4s": 200, "joint": 200, "ld3": 200, "s4s-alt": 12}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from s4s_core.atomic import write_atomic
 from s4s_core.demo import WEIGHTS
+from s4s_core.processes import Lock
 from s4s_core.table import SolverTable, canonical_json
 
 RECIPE = 3
@@ -33,7 +34,7 @@ class Cell:
     """A solver on a schedule at an NFE, and how it is learned.
 
     solver: a classical one (with its order), "auto" (training chooses its own start) or "best"
-    (the best of all classical solvers on all schedules). schedule: a name, or "ld3". method:
+    (the best of all classical solvers on all schedules). schedule: a name, "ld3" or "auto". method:
     "unlearned", a method of `fit`, a rival, or "teacher". options: more options of `fit`, as
     sorted (name, value) pairs. frechet: the number of pictures of a Fréchet distance, 0 for errors.
     """
@@ -91,11 +92,14 @@ class Shelf:
         except (OSError, ValueError):
             return None
 
+    def lock(self, cell):
+        """Held by the process that measures a cell: others may need its result."""
+        return Lock(self.folder / f"{cell.key}.lock")
+
     def save(self, cell, result):
-        """Keep a result; what was needed only to resume goes."""
+        """Keep a result."""
         about = {"cell": asdict(cell), **result}
         write_atomic(self.path(cell), json.dumps(about, allow_nan=False).encode())
-        self.state(cell).unlink(missing_ok=True)
         return about
 
 

@@ -12,7 +12,7 @@ from s4s_core.errors import S4SError
 from s4s_core.teacher import default_teacher, draw_noise
 
 from .. import frechet
-from .cells import Cell
+from .cells import Cell, weights_digest
 
 REFERENCE_SEED, SAMPLE_SEED = 870_000_001, 870_000_002
 BATCH = 64
@@ -42,8 +42,8 @@ class Distribution:
 
     def _moments(self, cell, model, table, seed):
         """Moments of the pictures of a table, rendered once."""
-        name = f"features-{table.digest[:20]}-{cell.cfg:g}-{cell.frechet}-{seed}.safetensors"
-        path = self.lab.shelf.folder / name
+        made = f"{cell.model}-{weights_digest()[:12]}-{cell.cfg:g}-{table.digest[:20]}"
+        path = self.lab.shelf.folder / f"features-{made}-{cell.frechet}-{seed}.safetensors"
         try:
             return frechet.Moments(**load_file(path))
         except (OSError, SafetensorError, TypeError):

@@ -1,5 +1,6 @@
 """Measures cells: models, fresh pairs, classical tables, and what each method makes of them."""
 
+import copy
 import importlib.util
 import time
 from dataclasses import replace
@@ -11,9 +12,11 @@ from s4s_core import SolverTable, classical_table, fit, sample, schedule
 from s4s_core.errors import S4SError, TrainingCancelled
 from s4s_core.evaluation import SCHEDULES, candidates, rank
 from s4s_core.schedules.gits import gits_costs
-from s4s_core.teacher import default_teacher, draw_pairs
+from s4s_core.teacher import TEACHER_NFE, default_teacher, draw_pairs
+from s4s_core.training.gradient import PLAIN_COST
+from s4s_core.training.meter import Meter
 from s4s_core.training.settings import Settings
-from s4s_core.training.starts import named_start
+from s4s_core.training.starts import as_multistep, named_start, ranked_starts
 
 from . import rivals
 from .cells import RIVALS, UNLEARNED, Shelf, table_data, table_from
@@ -24,6 +27,9 @@ FRESH_SEED = 800_000_001
 RIVAL_SEED = 850_000_007
 GITS_SAMPLES = 32
 BATCH = 64
+SEARCH_PAIRS = 16
+PAIRS_COST = TEACHER_NFE * (Settings.samples + Settings.validation + Settings.held_out)
+"""Calls for the teacher's pairs that training has on top of its budget."""
 PHASES = {"s4s-alt": 16}
 RATE = 0.01
 """The rate of the gradient methods: the best of five from 0.005 to 0.1, for S4S, S4S-Alt and joint
@@ -58,14 +64,16 @@ class Lab:
 
     def result(self, cell):
         """The result of a cell: from the shelf, or measured now and put there."""
-        found = self.shelf.load(cell)
-        if found is None:
-            self.check_time()
-            began = time.monotonic()
-            measured = self.frechet.measure(cell) if cell.frechet else self._measure(cell)
-            measured.setdefault("seconds", round(time.monotonic() - began, 1))
-            found = self.shelf.save(cell, measured)
-        return found
+        with self.shelf.lock(cell) as lock:
+            lock.take(wait=float("inf"))
+            return self.shelf.load(cell) or self._now(cell)
+
+    def _now(self, cell):
+        self.check_time()
+        began = time.monotonic()
+        measured = self.frechet.measure(cell) if cell.frechet else self._measure(cell)
+        measured.setdefault("seconds", round(time.monotonic() - began, 1))
+        return self.shelf.save(cell, measured)
 
     @cached_property
     def frechet(self):
@@ -96,31 +104,35 @@ class Lab:
         if cell.schedule == "ld3":
             table, calls = self._learned(replace(cell, schedule="edm", method="ld3"))
             return table, calls, name
-        return self._start(cell), 0, name
+        return *self._start(cell), name
 
     def _best(self, cell):
         """The best classical solver on all schedules, chosen on the very pairs it is scored on."""
         model = self.model(cell.model, cell.cfg)
         names = [*SCHEDULES, "gits", *(["dmn"] if importlib.util.find_spec("scipy") else [])]
-        options = {"gits": {"costs": self.costs(cell.model, cell.cfg)}}
+        options = {"gits": {"costs": self.costs(cell.model, cell.cfg)[0]}}
         found = candidates(model, cell.nfe, schedules=names, options=options)
         return rank(model.denoise, found, self._pairs(cell), BATCH, first=32)[0][1]
 
     def _start(self, cell):
-        """The table that a cell names, with gits' costs measured once for a model."""
+        """(table that a cell names, calls that its schedule cost); gits is measured once."""
         model = self.model(cell.model, cell.cfg)
         if cell.schedule == "ld3":
-            return self.table(replace(cell, method=UNLEARNED, options=()))
+            found = self.result(replace(cell, method=UNLEARNED, options=()))
+            return table_from(found["table"]), found["calls"]
         if cell.schedule == "gits":
-            nodes = schedule("gits", cell.nfe, model, costs=self.costs(cell.model, cell.cfg))
-            return classical_table(cell.solver, nodes, cell.order, model.space)
-        return named_start(model, cell.start, cell.nfe, 0.0).table
+            costs, calls = self.costs(cell.model, cell.cfg)
+            nodes = schedule("gits", cell.nfe, model, costs=costs)
+            return classical_table(cell.solver, nodes, cell.order, model.space), calls
+        return named_start(model, cell.start, cell.nfe, 0.0).table, 0
 
     def _learned(self, cell):
         """(table, NFE-equivalents spent, teacher and search included) of a method of `fit`."""
         if cell.solver == "auto" or cell.method == "ld3":
             return self._fit(cell, cell.method, init=cell.start)
-        return self._fit(cell, cell.method, start=self._start(cell))
+        start, before = self._start(cell)
+        table, calls = self._fit(cell, cell.method, start=start)
+        return table, before + calls
 
     def _fit(self, cell, method, **options):
         options = dict(cell.options) | options
@@ -138,36 +150,54 @@ class Lab:
             batch=BATCH,
             **options,
         )
+        self.shelf.state(cell).unlink(missing_ok=True)
         return result.pack[cell.nfe], result.calls
 
     def _gradient_options(self, cell):
-        """As many epochs a phase as the budget pays for; a forward and a backward count three."""
+        """As many epochs a phase as the budget pays for."""
         sizes = {"samples": Settings.samples, "validation": Settings.validation}
         sizes |= dict(cell.options)
-        epoch = cell.nfe * (rivals.GRADIENT_COST * sizes["samples"] + sizes["validation"])
+        epoch = cell.nfe * (PLAIN_COST * sizes["samples"] + sizes["validation"])
         epochs = max(1, cell.budget // (epoch * PHASES.get(cell.method, 1)))
         return {"epochs": epochs, "rate": RATE, "rematerialise": False}
 
     def _rival(self, cell):
-        """(table or solver, calls) of a rival."""
+        """(table or solver, calls) of a rival; those without teacher pairs get their cost too."""
         model = self.model(cell.model, cell.cfg)
-        seed = RIVAL_SEED + 1_000 * cell.seed
+        seed, whole = RIVAL_SEED + 1_000 * cell.seed, cell.budget + PAIRS_COST
         if cell.method == "dpm-v3":
             order, name = cell.order, cell.schedule
-            return rivals.dpm_solver_v3(model, name, order, cell.nfe, cell.budget, seed)
+            return rivals.dpm_solver_v3(model, name, order, cell.nfe, whole, seed)
+        start, searching = self._searched(cell)
+        table = as_multistep(start.table)
         if cell.method == "trajectory":
-            return rivals.trajectory(model, self._start(cell), cell.budget, seed)
-        if cell.method == "gs":
-            nodes = schedule(cell.schedule, cell.nfe, model)
+            found, calls = rivals.trajectory(model, table, whole, seed)
+        elif cell.method == "gs":
+            nodes = schedule(start.schedule, cell.nfe, model)
             args = model, cell.solver, cell.order, nodes, cell.budget, cell.seed
-            return rivals.generalized(*args, rate=RATE, cache=self.cache)
-        return self._fit(cell, "joint", start=rivals.of_maximal_order(self._start(cell)), relax=0.0)
+            found, calls = rivals.generalized(*args, rate=RATE, cache=self.cache)
+        else:
+            wide = rivals.of_maximal_order(table)
+            found, calls = self._fit(cell, "joint", start=wide, relax=0.0)
+        return found, searching + calls
+
+    def _searched(self, cell):
+        """(best classical Candidate, calls) of a search like the one that `fit` begins with."""
+        model = self.model(cell.model, cell.cfg)
+        seed, teacher = RIVAL_SEED + 1_000 * cell.seed + 1, default_teacher(model)
+        pairs = draw_pairs(model, teacher, SEARCH_PAIRS, seed, BATCH, self.cache)
+        meter = Meter(model.denoise)
+        found = ranked_starts(model, meter, pairs, cell.nfe, 0.0, BATCH)
+        return found[0][1], meter.calls + TEACHER_NFE * SEARCH_PAIRS
 
     # How well it does
 
     def _costs(self, name, cfg):
+        """(gits' costs of a model, calls that they took)."""
+        model = copy.copy(self.model(name, cfg))
+        model.denoise = meter = Meter(model.denoise)
         with torch.inference_mode():
-            return gits_costs(self.model(name, cfg), samples=GITS_SAMPLES)
+            return gits_costs(model, samples=GITS_SAMPLES), meter.calls
 
     def _fresh(self, name, cfg, count):
         model = self.model(name, cfg)

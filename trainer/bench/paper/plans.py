@@ -63,13 +63,18 @@ def headline(base, budget, seeds, nfe, cfg):
 
 
 def rivals(base, budget, seeds, nfe, cfg):
-    """Rivals under the same budget, from iPNDM on EDM; DPM-Solver-v3 on the schedule it is for."""
-    at = replace(base, solver="ipndm", schedule="edm", nfe=nfe, cfg=cfg)
-    v3 = replace(at, order=2, schedule="logsnr")
+    """Rivals under the same budget, from the start that a search like ours finds.
+
+    GS takes that start's schedule only, and the solver whose theory follows the times;
+    DPM-Solver-v3 has the schedule it is for.
+    """
+    at = replace(base, solver="auto", nfe=nfe, cfg=cfg)
+    own = {
+        "gs": replace(at, solver="dpmpp", schedule="auto"),
+        "dpm-v3": replace(at, solver="dpm-v3", order=2, schedule="logsnr"),
+    }
     return [
-        learned(v3 if name == "dpm-v3" else at, name, budget, seed=seed)
-        for name in RIVALS
-        for seed in seeds
+        learned(own.get(name, at), name, budget, seed=seed) for name in RIVALS for seed in seeds
     ]
 
 
@@ -153,14 +158,11 @@ def guidance(base, budget):
     ]
 
 
-def distribution(base, budget, count):
-    """Fréchet distances of the headline rows at 5 NFE; the teacher itself is the floor."""
-    cells = []
-    for cfg in CFGS:
-        rows = [replace(base, method="teacher", cfg=cfg), best(base, base.nfe, cfg)]
-        rows += [learned(base, method, budget, cfg=cfg) for method in reversed(METHODS)]
-        cells += [replace(cell, frechet=count) for cell in rows]
-    return cells
+def distribution(base, budget, count, cfg):
+    """Fréchet distances at 5 NFE: the teacher's own (the floor), best classical, METHODS."""
+    rows = [replace(base, method="teacher", cfg=cfg), best(base, base.nfe, cfg)]
+    rows += [learned(base, method, budget, cfg=cfg) for method in METHODS]
+    return [replace(cell, frechet=count) for cell in rows]
 
 
 def full_plan(budget=BUDGET, frechet=2048, seed=0):
@@ -179,7 +181,9 @@ def full_plan(budget=BUDGET, frechet=2048, seed=0):
         sections[f"seeds {cfg:g}"] = headline(base, budget, seeds, base.nfe, cfg)
         sections[f"rival seeds {cfg:g}"] = rivals(base, budget, seeds, base.nfe, cfg)
     if frechet:
-        sections["distribution"] = distribution(base, budget, frechet)
+        sections["distribution"] = [
+            cell for cfg in CFGS for cell in distribution(base, budget, frechet, cfg)
+        ]
     sections["ablations"] = [c for rows in ablations(base, budget).values() for _, c in rows]
     sections["efforts"] = [
         c

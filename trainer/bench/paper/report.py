@@ -21,6 +21,7 @@ from .plans import (
     SOLVERS,
     ablations,
     best,
+    distribution,
     efforts,
     learned,
     rivals,
@@ -28,6 +29,7 @@ from .plans import (
 )
 
 NOT_RUN = "not run"
+BELOW_ONE = 1 - 1e-9
 NAMES = {
     "s4s": "S4S (coefficients)",
     "s4s-alt": "S4S-Alt (times and coefficients)",
@@ -46,9 +48,11 @@ MEASURE = (
     "on its best schedule at the same NFE and CFG; that one is chosen on the very pictures it is "
     "scored on, which favours it. Few pictures that change to another mode of the model rule the "
     "RMSE, so the ratio of the medians of the pictures' own errors stands beside it. NFE-eq counts "
-    "everything that was spent: teacher pairs, the search for a start, validation; a forward with "
-    "its backward pass counts three. Seconds are wall-clock time of "
-    "one process on a busy machine, and of a resumed cell only those of its last part."
+    "everything that was spent: teacher pairs, the search for a start, validation, gits' costs and "
+    "LD3's training where a start is theirs; a forward with its backward pass counts two, because "
+    "weights are frozen. Rivals begin where a search like ours takes them. DPM-Solver-v3 has one "
+    "statistic for all pixels, where its authors have one for each. Seconds are wall-clock time "
+    "of one process on a busy machine, and of a resumed cell only those of its last part."
 )
 
 
@@ -104,18 +108,18 @@ def headline_rows(plan, findings, nfe, cfg):
     classical = best(plan.base, nfe, cfg)
     label = findings.value(classical, "name") or "?"
     rows = [_headline_row(findings, f"best classical ({label})", [classical], classical)]
-    for method in METHODS:
-        cells = [
-            learned(plan.base, method, plan.budget, nfe=nfe, cfg=cfg, seed=seed)
-            for seed in plan.seeds
-        ]
-        rows.append(_headline_row(findings, NAMES[method], cells, classical))
-    for method in RIVALS:
-        cells = [
-            c for c in rivals(plan.base, plan.budget, plan.seeds, nfe, cfg) if c.method == method
-        ]
+    for method in (*METHODS, *RIVALS):
+        cells = _cells_of(plan, method, nfe, cfg)
         rows.append(_headline_row(findings, NAMES[method], cells, classical))
     return rows
+
+
+def _cells_of(plan, method, nfe, cfg):
+    """A method's or a rival's cells at all seeds."""
+    if method in RIVALS:
+        every = rivals(plan.base, plan.budget, plan.seeds, nfe, cfg)
+        return [cell for cell in every if cell.method == method]
+    return [learned(plan.base, method, plan.budget, nfe=nfe, cfg=cfg, seed=s) for s in plan.seeds]
 
 
 HEADLINE = [
@@ -143,11 +147,18 @@ def _headline_row(findings, label, cells, classical):
     ]
 
 
-def headline_tables(plan, findings, cfgs=CFGS):
+def headline_tables(plan, findings, reasons, cfgs=CFGS):
     nfe = plan.base.nfe
     for cfg in cfgs:
         title = f"{nfe} NFE, CFG {cfg:g}: the headline, and rivals under the same budget"
-        yield Table(title, HEADLINE, headline_rows(plan, findings, nfe, cfg))
+        cells = [c for m in (*METHODS, *RIVALS) for c in _cells_of(plan, m, nfe, cfg)]
+        rows = headline_rows(plan, findings, nfe, cfg)
+        yield Table(title, HEADLINE, rows, _reasons(cells, reasons))
+
+
+def _reasons(cells, reasons):
+    """Why some of the cells could not be measured, in sentences."""
+    return " ".join(sorted({reasons[cell] for cell in cells if cell in reasons}))
 
 
 def big_tables(plan, findings):
@@ -190,7 +201,7 @@ def ablation_tables(plan, findings, reasons):
             ]
             for label, cell in cells
         ]
-        note = " ".join(sorted({reasons[cell] for _, cell in cells if cell in reasons}))
+        note = _reasons([cell for _, cell in cells], reasons)
         head = [title, "RMSE", "median", "PSNR", "NFE-eq"]
         yield Table(f"Ablation: {title}", head, rows, note)
 
@@ -226,19 +237,12 @@ def _ratio(first, second):
     return None if first is None or second is None else first / second
 
 
-def distribution_cells(plan, cfg):
-    """(floor, best classical, S4S-GN, S4S-Alt, S4S) of the Fréchet distances at one CFG."""
-    base = replace(plan.base, cfg=cfg)
-    rows = [replace(base, method="teacher"), best(base, base.nfe, cfg)]
-    rows += [learned(base, method, plan.budget) for method in METHODS]
-    return [replace(cell, frechet=plan.frechet) for cell in rows]
-
-
 def distribution_table(plan, findings, reasons):
-    rows = []
+    rows, missing = [], []
     labels = ["teacher, other noise (the floor)", "best classical", *(NAMES[m] for m in METHODS)]
     for cfg in CFGS:
-        cells = distribution_cells(plan, cfg)
+        cells = distribution(plan.base, plan.budget, plan.frechet, cfg)
+        missing += [cell for cell in cells if cell in reasons]
         floor = findings.value(cells[0], "to_teacher")
         for label, cell in zip(labels, cells, strict=True):
             near, images = (findings.value(cell, key) for key in ("to_teacher", "to_images"))
@@ -250,8 +254,7 @@ def distribution_table(plan, findings, reasons):
         "teacher's from other noise, so that even the teacher has a distance: the floor. The model "
         "draws its classes evenly, its training pictures are not even over them. "
     )
-    missing = {reasons[c] for cfg in CFGS for c in distribution_cells(plan, cfg) if c in reasons}
-    return Table("Fréchet distances", head, rows, note + " ".join(sorted(missing)))
+    return Table("Fréchet distances", head, rows, note + _reasons(missing, reasons))
 
 
 def claims_table(plan, findings):
@@ -288,17 +291,13 @@ def _rival_claims(plan, findings, newton, cfg):
     """S4S-GN against every other learned solver, as a ratio of mean RMSEs."""
     ours = findings.mean(newton)
     for method in (*METHODS[:-1], *RIVALS):
-        cells = [learned(plan.base, method, plan.budget, cfg=cfg, seed=seed) for seed in plan.seeds]
-        if method in RIVALS:
-            every = rivals(plan.base, plan.budget, plan.seeds, plan.base.nfe, cfg)
-            cells = [c for c in every if c.method == method]
-        ratio = _ratio(ours, findings.mean(cells))
+        ratio = _ratio(ours, findings.mean(_cells_of(plan, method, plan.base.nfe, cfg)))
         claim = f"CFG {cfg:g}: S4S-GN is better than {NAMES[method]}"
-        yield [claim, number(ratio, 3), "below 1", _holds(ratio, 1.0)]
+        yield [claim, number(ratio, 3), "below 1", _holds(ratio, BELOW_ONE)]
 
 
 def _frechet_ratio(plan, findings, cfg):
-    floor, classical, *ours = distribution_cells(plan, cfg)
+    floor, classical, *ours = distribution(plan.base, plan.budget, plan.frechet, cfg)
     base, theirs = (findings.value(c, "to_teacher") for c in (floor, classical))
     newton = findings.value(ours[-1], "to_teacher")
     return None if None in (base, theirs, newton) else (newton - base) / (theirs - base)
@@ -318,11 +317,11 @@ def orderings(plan):
         ("S4S is better than its start", s4s, start, 0.95),
         ("S4S-Alt is better than its start", alternating, start, 0.95),
         ("S4S-GN has at most 0.7 of the best classical error", newton, classical, 0.7),
-        ("S4S-GN beats one more call", newton, best(base, base.nfe + 1, 1.0), 1.0),
-        ("S4S-GN is better than S4S-Alt", newton, alternating, 1.0),
-        ("times help S4S-GN", newton, with_options(newton, times=False), 1.0),
+        ("S4S-GN beats one more call", newton, best(base, base.nfe + 1, 1.0), BELOW_ONE),
+        ("S4S-GN is better than S4S-Alt", newton, alternating, BELOW_ONE),
+        ("times help S4S-GN", newton, with_options(newton, times=False), BELOW_ONE),
     ] + [
-        (f"S4S-GN is better than {NAMES[cell.method]}", newton, cell, 1.0)
+        (f"S4S-GN is better than {NAMES[cell.method]}", newton, cell, BELOW_ONE)
         for cell in rivals(base, budget, plan.seeds, base.nfe, 1.0)
     ]
 
@@ -336,10 +335,10 @@ def ordering_rows(plan, results):
     return rows
 
 
-def check_orderings(plan, results):
-    """S4SError, naming it, for an ordering that does not hold."""
+def check_orderings(plan, results, hurried=False):
+    """S4SError, naming it, for an ordering that does not hold, or was not measured unhurried."""
     for claim, ratio, most, holds in ordering_rows(plan, results):
-        if holds == "no":
+        if holds == "no" or (holds == NOT_RUN and not hurried):
             raise S4SError(f"An ordering does not hold: {claim} (ratio {ratio}, at most {most}).")
 
 
@@ -359,9 +358,9 @@ def build(plan, results, reasons, args):
     if args.quick:
         head = ["claim", "ratio of RMSE", "at most", "holds"]
         tables = [status, Table("Orderings", head, ordering_rows(plan, results))]
-        tables += headline_tables(plan, findings, (1.0,))
+        tables += headline_tables(plan, findings, reasons, (1.0,))
         return PaperReport("paper-quick", "Quick orderings", "bench paper --quick", tables)
-    tables = [*headline_tables(plan, findings), *big_tables(plan, findings)]
+    tables = [*headline_tables(plan, findings, reasons), *big_tables(plan, findings)]
     tables += [*ablation_tables(plan, findings, reasons), effort_table(plan, findings)]
     tables.append(guidance_table(plan, findings))
     if plan.frechet:

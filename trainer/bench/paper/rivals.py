@@ -21,11 +21,10 @@ from s4s_core.families import lower
 from s4s_core.sampling import Cursor, run
 from s4s_core.spaces import history_data_scale, log_snr, sigma_of_log_snr, step_factors
 from s4s_core.teacher import TEACHER_NFE, Pairs, default_teacher, draw_noise, draw_pairs
+from s4s_core.training.gradient import PLAIN_COST
 
 from .. import dpm_v3
 
-GRADIENT_COST = 3
-"""NFE-equivalents of a forward and its backward pass."""
 EMA = 0.9
 BATCH = 16
 
@@ -39,7 +38,11 @@ def of_maximal_order(table):
 
 
 def trajectory(model, table, budget, seed):
-    """`table` with the weights that, step by step, land nearest the teacher's own states."""
+    """`table` with the weights that, step by step, land nearest the teacher's own states.
+
+    States are the points of the teacher's calls. They are UniPC's predictions, which its corrector
+    would move by less than a tenth of what the coarse solver is off.
+    """
     parts = -(-TEACHER_NFE // table.steps)
     fine = _refined(torch.tensor(table.sigmas), parts, float(model.sigma_min))
     cost = len(fine) - 1 + table.steps * (table.steps + 1) // 2
@@ -151,7 +154,7 @@ def generalized(model, solver, order, nodes, budget, seed, rate, samples=48, cac
             average = [
                 EMA * a + (1 - EMA) * b.detach() for a, b in zip(average, leaves, strict=True)
             ]
-            spent += GRADIENT_COST * nfe * len(index)
+            spent += PLAIN_COST * nfe * len(index)
         table = student.table(*average)
         best = min(best, (rmse(model.denoise, table, validation), table), key=lambda pair: pair[0])
         spent += nfe * len(validation)

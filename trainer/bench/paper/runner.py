@@ -35,7 +35,7 @@ def measure(args):
     shelf = Shelf(work)
     results = {cell: shelf.load(cell) for cell in plan.cells}
     if args.quick:
-        check_orderings(plan, results)
+        check_orderings(plan, results, hurried=deadline is not None)
     return build(plan, results, reasons, args)
 
 
