@@ -183,6 +183,16 @@ def check_every_input_has_a_tooltip(b):
                 assert options["tooltip"].endswith("."), (key, name)
 
 
+def check_the_seed_of_a_training_stays(b):
+    """The page gives any input named seed a control that draws another one, unless told not to."""
+    changing = {
+        key: kind.INPUT_TYPES()["required"]["seed"][1]["control_after_generate"]
+        for key, kind in b.classes.items()
+        if "seed" in kind.INPUT_TYPES()["required"]
+    }
+    assert changing == {"S4SKSampler": True, "S4SCompare": True, "S4STrainSolver": False}
+
+
 def check_stock_ksampler_gives_what_the_core_gives(b):
     for kind in ("EDM", "EPS", "flow"):
         model, positive, negative, latent, *_ = b.demo(kind)
