@@ -102,8 +102,11 @@ class Bench:
         sample = self.part("s4s_core").sample
         return sample(model.denoise, noise * scale, pack[steps], label)
 
-    def null_model(self, channels=4, dimensions=2, kind="EPS", answer=None):
-        """A MODEL of any latent shape; answer(x, time) is the network, x / 3 by default."""
+    def null_model(self, channels=4, dimensions=2, kind="EPS", answer=None, **settings):
+        """A MODEL of any latent shape; answer(x, time) is the network, x / 3 by default.
+
+        `settings` are the host's sampling settings, such as a flow model's shift.
+        """
         import comfy.latent_formats
         import comfy.model_base
         import comfy.model_patcher
@@ -115,7 +118,7 @@ class Bench:
 
         class Config(comfy.supported_models_base.BASE):
             latent_format, unet_extra_config = Format, {}
-            memory_usage_factor = 0.01
+            memory_usage_factor, sampling_settings = 0.01, settings
 
         class Network(torch.nn.Module):
             dtype, calls = torch.float32, 0
@@ -557,6 +560,25 @@ def check_training_reads_prompts(b):
     assert (together - want).abs().max() < 1e-4 and (apart - want).abs().max() < 1e-4
     assert set(drawn.tolist()) == {0, 1, 2}
     assert len(b.part("nodes.learning").encoded(clip, " heart \n\nflag\n")) == 2
+
+
+def check_a_model_has_its_own_times(b):
+    """What `uniform` is uniform in, and so what the auto teacher of a flow model does."""
+    import torch
+
+    wired, core, teacher = map(b.part, ("nodes.wired", "s4s_core", "s4s_core.teacher"))
+    latent = {"samples": torch.zeros(1, 4, 4, 4)}
+
+    def asked(question, kind, **settings):
+        model, _ = b.null_model(kind=kind, **settings)
+        return wired.in_session(model, [b.plain()], b.plain(), 1.0, latent, 0, question)
+
+    first = asked(lambda ready: teacher.default_teacher(ready).sigmas[:3], "FLOW", shift=3.0)
+    assert abs(first - [1, 0.98277, 0.96429]).max() < 1e-3, first
+    nodes = asked(lambda ready: core.schedule("uniform", 3, ready), "EPS")
+    sampling = b.null_model()[0].get_model_object("model_sampling")
+    assert torch.allclose(nodes[:3].float(), sampling.sigma(torch.tensor([999.0, 666.0, 333.0])))
+    assert asked(lambda ready: ready.times, "EDM") is None
 
 
 def check_comparing(b):

@@ -17,7 +17,7 @@ import torch
 from s4s_core.errors import ModelError
 from s4s_core.folders import CHECKOUT
 from s4s_core.identity import identity
-from s4s_core.spaces import DiscreteTimes
+from s4s_core.spaces import listed_times
 
 from .contract import about, fingerprint, no_pictures
 from .prediction import network_time
@@ -122,6 +122,7 @@ class ComfyModel:
         sampling = self.model.get_model_object("model_sampling")
         self.space = "flow" if _is_flow(base) else "ve"
         self.sigma_min, self.sigma_max = float(sampling.sigma_min), float(sampling.sigma_max)
+        self.times = listed_times(self.space, sampling.sigmas) if _has_times(sampling) else None
         prompts = choice.prompts or PROMPTS
         with torch.no_grad():
             encoded = [_encoded(clip, text, guidance) for text in (choice.negative, *prompts)]
@@ -249,12 +250,18 @@ def _is_flow(base):
     return isinstance(base.model_sampling, sampling.CONST)
 
 
+def _has_times(sampling):
+    """Does a model count time, or is it told the noise level itself (EDM)?"""
+    kinds = importlib.import_module("comfy.model_sampling")
+    return isinstance(sampling, kinds.CONST | kinds.ModelSamplingDiscrete)
+
+
 def _continuous(model):
     """A clone of a MODEL that is told times between the whole ones, which ComfyUI rounds to."""
     discrete = importlib.import_module("comfy.model_sampling").ModelSamplingDiscrete
     sampling, model = model.get_model_object("model_sampling"), model.clone()
     if type(sampling).timestep is discrete.timestep:
-        times = DiscreteTimes(1 / (1 + sampling.sigmas.double() ** 2))
+        times = listed_times("ve", sampling.sigmas)
         exact = copy(sampling)
         exact.timestep = partial(network_time, times)
         model.add_object_patch("model_sampling", exact)
