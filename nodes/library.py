@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import folder_paths
@@ -62,8 +63,11 @@ def fingerprint(name):
 
 def all_nfes():
     """Every number of steps that some file holds, ascending; damaged files are passed over."""
-    packs = (load_unchanged(path) for name, path in files().items() if problem(name) is None)
-    return sorted({nfe for pack in packs for nfe in pack.nfes})
+    found = set()
+    for path in files().values():
+        with suppress(S4SError):
+            found.update(load_unchanged(path).nfes)
+    return sorted(found)
 
 
 def save(pack, filename, notes=""):

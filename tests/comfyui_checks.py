@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import sys
+import threading
 import traceback
 from pathlib import Path
 
@@ -138,6 +139,26 @@ class Bench:
         import torch
 
         return [[torch.zeros(1, 1, 4), {}]]
+
+
+class Listings(list):
+    """The threads that list the solver files, while this lasts."""
+
+    def __init__(self, bench):
+        self.folders = bench.part("s4s_core.folders")
+
+    def __enter__(self):
+        self.before = self.folders.solver_files
+
+        def listed():
+            self.append(threading.current_thread())
+            return self.before()
+
+        self.folders.solver_files = listed
+        return self
+
+    def __exit__(self, *_):
+        self.folders.solver_files = self.before
 
 
 def refusal(action, *words):
@@ -403,6 +424,17 @@ def check_files_are_saved_loaded_and_noticed(b):
     path.unlink()
 
 
+def check_the_files_are_listed_once(b):
+    """However many there are: each node that offers them asks for one listing."""
+    pack, saver = b.solver(), b.node["S4SSaveSolver"]
+    for number in range(3):
+        saver.save(pack, f"many/solver {number}")
+    for key in ("S4SLoadSolver", "S4SKSampler", "S4SSampler"):
+        with Listings(b) as listings:
+            b.classes[key].INPUT_TYPES()
+        assert len(listings) == 1, (key, len(listings))
+
+
 def check_merging(b):
     table = b.part("s4s_core.table")
     pack, merge = b.solver(), b.node["S4SMergeSolvers"].merge
@@ -656,6 +688,11 @@ def check_the_routes(b):
             assert status == 200 and "demo.safetensors" in [s["file"] for s in found["solvers"]]
             for entry in found["solvers"]:
                 assert {"file", "error", "thumbnail"} <= set(entry)
+            for path in ("table", "thumbnail"):
+                with Listings(b) as listings:
+                    await ask("GET", f"/s4s/{path}?file=none.safetensors&nfe=5")
+                assert len(listings) == 1, path
+                assert listings[0] is not threading.main_thread(), "the host's page waits"
             status, found = await ask("GET", "/s4s/table?file=demo.safetensors&nfe=5")
             assert status == 200 and len(found["call_sigmas"]) == 5
             for query in ("", "?file=demo.safetensors", "?file=..%2Fx&nfe=5", "?file=x&nfe=5"):
