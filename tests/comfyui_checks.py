@@ -640,6 +640,32 @@ def check_comparing(b):
     assert float(rows["S4S,"][-2]) < float(rows["euler"][2])
 
 
+def check_the_clock_waits_for_the_device(b):
+    """Nothing waits for a GPU but reading its results: the clock is read behind that."""
+    from types import SimpleNamespace
+
+    import torch
+
+    compare, events = b.part("nodes.compare"), []
+
+    class Watch(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function is torch.Tensor.tolist:
+                events.append("read")
+            return function(*args, **kwargs or {})
+
+    contest = compare.Contest.__new__(compare.Contest)
+    contest.teacher = None
+    before = compare.time
+    compare.time = SimpleNamespace(perf_counter=lambda: events.append("clock") or 0.0)
+    try:
+        with Watch():
+            contest._enter("one", lambda: (torch.zeros(2, 3), 5))
+    finally:
+        compare.time = before
+    assert events == ["clock", "read", "clock"], events
+
+
 def check_solver_info(b):
     pack = b.solver()
     text, plot = b.node["S4SSolverInfo"].show(pack, 0)["result"]
