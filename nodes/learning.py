@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import comfy.model_management
 import comfy.utils
-import torch
 
 from ..s4s_core import __version__, folders, sample
 from ..s4s_core.errors import TrainingError
@@ -18,6 +17,8 @@ from ..s4s_core.names import EFFORTS
 from ..s4s_core.table import SolverPack
 from ..s4s_core.teacher import Pairs, draw_noise
 from ..s4s_core.training.fit import STATE_VERSION, fit
+from ..s4s_core.training.meter import Meter
+from ..s4s_core.training.parallel import Workers
 from . import notices, sheets
 from .graph import ancestors
 from .wired import in_session, teacher_of
@@ -191,18 +192,19 @@ class Show:
 
     def __init__(self, model, teacher):
         self.model, self.teacher = model, teacher
+        self.workers = Workers(model.batch(), Meter(model.denoise))
         x, cond = draw_noise(model, SHOWN, SHOW_SEED)
         self.pairs = Pairs(x, cond, self._run(Pairs(x, cond, x), teacher))
 
     def _run(self, pairs, solver):
-        """Results of a table or a teacher, in batches that fit the memory."""
+        """Results of a table or a teacher, in batches that shrink, as training's, to fit memory."""
 
         def run(part):
             if callable(solver):
-                return solver(part.x, part.cond)
-            return sample(self.model.denoise, part.x, solver, part.cond)
+                return (solver(part.x, part.cond),)
+            return (sample(self.model.denoise, part.x, solver, part.cond),)
 
-        return torch.cat([run(part) for part in pairs.batches(self.model.batch())])
+        return self.workers.map(pairs, run)[0]
 
     def results(self, tables):
         """The teacher's results and those of each {title: table}."""

@@ -569,6 +569,32 @@ def check_training(b):
     assert again == pack and not list(home.iterdir())
 
 
+def check_previews_fit_the_memory(b):
+    """Where memory runs out, pictures are rendered in smaller batches, as training goes on."""
+    import torch
+
+    learning, wired = b.part("nodes.learning"), b.part("nodes.wired")
+    table, latent = b.solver("EPS")[4], {"samples": torch.zeros(1, 4, 4, 4)}
+
+    def results(most):
+        def answer(x, time):
+            if len(x) > most:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+            return (3 * x).sin()
+
+        def work(ready):
+            shown = [learning.Show(ready, wired.teacher_of(ready, *how, 4)) for how in teachers]
+            return [x for show in shown for x in show.results({"S4S": table}).values()]
+
+        model, _ = b.null_model(answer=answer)
+        return wired.in_session(model, [b.plain()], b.plain(), 1.0, latent, 0, work)
+
+    teachers = ("auto", "auto"), ("euler", "karras")
+    for whole, parts in zip(results(most=4), results(most=1), strict=True):
+        assert whole.shape == (4, 4, 4, 4) and torch.allclose(whole, parts, atol=1e-4)
+    refusal(lambda: results(most=0), "Out of memory")
+
+
 def check_training_reads_prompts(b):
     """Several prompts share a call; each row gets its own."""
     import torch
