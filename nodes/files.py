@@ -58,6 +58,11 @@ class SaveSolver:
             "optional": {"notes": ("STRING", notes)},
         }
 
+    @classmethod
+    def VALIDATE_INPUTS(cls, filename):
+        """True, or what is wrong, before anything is trained; None is a name that comes by wire."""
+        return filename is None or library.problem_with_name(filename) or True
+
     def save(self, solver, filename, notes=""):
         solver, name = library.save(solver, filename, notes)
         return {"ui": {"text": [f"Saved as {name}"]}, "result": (solver, name)}

@@ -368,7 +368,7 @@ def check_refusals_are_sentences(b):
     given = "5", "quick", "auto", "auto", 20, 0
     refusal(lambda: train(model, positive, negative, wrong, 2.0, *given), "4 channels")
     refusal(lambda: train(model, positive, negative, latent, 2.0, *given, prompts="a\nb"), "CLIP")
-    for key in ("S4SLoadSolver", "S4STrainSolver", "S4SSampler", "S4SKSampler"):
+    for key in ("S4SLoadSolver", "S4SSaveSolver", "S4STrainSolver", "S4SSampler", "S4SKSampler"):
         assert b.classes[key].VALIDATE_INPUTS(None) is True  # linked: not known yet
     for steps in (5, "5"):
         assert b.classes["S4SKSampler"].VALIDATE_INPUTS(steps) is True
@@ -420,7 +420,9 @@ def check_files_are_saved_loaded_and_noticed(b):
     assert "gone" in loader.VALIDATE_INPUTS("gone.safetensors")
     assert isinstance(loader.IS_CHANGED("../gone.safetensors"), str)
     for bad in ("../x", "a/../b", "", "a//b", "a:b", "nul\0", "..", "/ /"):
-        refusal(lambda bad=bad: saver.save(pack, bad), "name")
+        assert saver.VALIDATE_INPUTS(bad) == refusal(lambda bad=bad: saver.save(pack, bad), "name")
+    assert saver.VALIDATE_INPUTS("faces/good") is True
+    refusal(lambda: saver.save(pack, f"{other}/x"), "folder", "another name")
     path.unlink()
 
 
