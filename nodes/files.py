@@ -70,8 +70,8 @@ class SaveSolver:
 
 class MergeSolvers:
     DESCRIPTION = (
-        "Joins solvers that were trained for one model at different numbers of steps into one, "
-        "so that the steps slider moves between them."
+        "Joins solvers that were trained for one model and CFG at different numbers of steps into "
+        "one, so that the steps slider moves between them."
     )
     CATEGORY = inputs.CATEGORY
     RETURN_TYPES = (inputs.SOLVER,)
@@ -81,7 +81,7 @@ class MergeSolvers:
 
     @classmethod
     def INPUT_TYPES(cls):
-        more = inputs.solver("One more solver of the same model.")
+        more = inputs.solver("One more solver of the same model and CFG.")
         return {
             "required": {
                 "solver_1": inputs.solver("Its description (model, scores, notes) is kept."),
