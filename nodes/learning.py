@@ -152,7 +152,7 @@ class Lesson:
         model.fingerprint = key
         teacher = teacher_of(model, *self.teacher)
         folder = folders.data_home() / "comfyui" / key
-        show = Show(model, teacher)
+        about, show = self._about(model), Show(model, teacher)
         result = fit(
             model,
             self.nfes,
@@ -164,12 +164,12 @@ class Lesson:
             cache=folder,
             batch=model.batch(),
         )
-        return result, self._about(model), show.final(result), folder
+        return result, about, show.final(result), folder
 
     def _about(self, model):
         """What the solver's header says that it was trained for."""
-        name = model_name(model.base)
-        return {
+        name, size = model_name(model.base), pixels(model.base, model.shape, self.vae)
+        about = {
             "name": f"{name} solver",
             "model": {
                 "name": name,
@@ -178,8 +178,8 @@ class Lesson:
                 "prediction": model.base.model_type.name.lower(),
             },
             "cfg": [self.cfg, self.cfg],
-            "resolution": list(pixels(model.base, model.shape)),
         }
+        return about | ({"resolution": list(size)} if size else {})
 
 
 def rows_of(base, shown, vae=None):

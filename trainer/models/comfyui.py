@@ -117,7 +117,8 @@ class ComfyModel:
         guidance = (choice.cfg or GUIDANCE) if guided else None
         kind = type(base.model_config).__name__
         width, height = (side or SIZES.get(kind, 1024) for side in (choice.width, choice.height))
-        self.shape = self._latent_shape(base, width, height)
+        unit = 8 if vae is None else vae.spacial_compression_decode()
+        self.shape = self._latent_shape(base.latent_format, unit, width, height)
         self.model = _continuous(model)
         sampling = self.model.get_model_object("model_sampling")
         self.space = "flow" if _is_flow(base) else "ve"
@@ -139,9 +140,8 @@ class ComfyModel:
             self.decode = no_pictures
 
     @staticmethod
-    def _latent_shape(base, width, height):
-        form = base.latent_format
-        unit = getattr(form, "spacial_downscale_ratio", 8)
+    def _latent_shape(form, unit, width, height):
+        """The shape of latents of pictures, with `unit` pixels to a side of a latent's."""
         if form.latent_dimensions != 2:
             raise ModelError("Models of video or sound cannot be trained for.")
         if width % unit or height % unit:
