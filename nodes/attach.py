@@ -38,6 +38,11 @@ def space_of(sampling):
     return "flow" if isinstance(sampling, CONST) else "ve"
 
 
+def has_times(sampling):
+    """Does a model count time, or is it told the noise level itself (EDM)?"""
+    return isinstance(sampling, CONST | ModelSamplingDiscrete)
+
+
 def is_rounding(sampling):
     """Does this model_sampling round its times?"""
     return getattr(type(sampling), "timestep", None) is ModelSamplingDiscrete.timestep

@@ -58,6 +58,11 @@ class SaveSolver:
             "optional": {"notes": ("STRING", notes)},
         }
 
+    @classmethod
+    def VALIDATE_INPUTS(cls, filename):
+        """True, or what is wrong, before anything is trained; None is a name that comes by wire."""
+        return filename is None or library.problem_with_name(filename) or True
+
     def save(self, solver, filename, notes=""):
         solver, name = library.save(solver, filename, notes)
         return {"ui": {"text": [f"Saved as {name}"]}, "result": (solver, name)}
@@ -65,8 +70,8 @@ class SaveSolver:
 
 class MergeSolvers:
     DESCRIPTION = (
-        "Joins solvers that were trained for one model at different numbers of steps into one, "
-        "so that the steps slider moves between them."
+        "Joins solvers that were trained for one model and CFG at different numbers of steps into "
+        "one, so that the steps slider moves between them."
     )
     CATEGORY = inputs.CATEGORY
     RETURN_TYPES = (inputs.SOLVER,)
@@ -76,7 +81,7 @@ class MergeSolvers:
 
     @classmethod
     def INPUT_TYPES(cls):
-        more = inputs.solver("One more solver of the same model.")
+        more = inputs.solver("One more solver of the same model and CFG.")
         return {
             "required": {
                 "solver_1": inputs.solver("Its description (model, scores, notes) is kept."),

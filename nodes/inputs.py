@@ -25,8 +25,9 @@ def latent(tooltip="The latent image to start from."):
     return "LATENT", {"tooltip": tooltip}
 
 
-def seed(tooltip="The random seed of the noise."):
-    options = {"default": 0, "min": 0, "max": LARGEST_SEED, "control_after_generate": True}
+def seed(tooltip="The random seed of the noise.", changes=True):
+    """A seed; where it `changes`, the page draws another one after every run."""
+    options = {"default": 0, "min": 0, "max": LARGEST_SEED, "control_after_generate": changes}
     return "INT", options | {"tooltip": tooltip}
 
 

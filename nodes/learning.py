@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import comfy.model_management
 import comfy.utils
-import torch
 
 from ..s4s_core import __version__, folders, sample
 from ..s4s_core.errors import TrainingError
@@ -18,6 +17,8 @@ from ..s4s_core.names import EFFORTS
 from ..s4s_core.table import SolverPack
 from ..s4s_core.teacher import Pairs, draw_noise
 from ..s4s_core.training.fit import STATE_VERSION, fit
+from ..s4s_core.training.meter import Meter
+from ..s4s_core.training.parallel import Workers
 from . import notices, sheets
 from .graph import ancestors
 from .wired import in_session, teacher_of
@@ -151,7 +152,7 @@ class Lesson:
         model.fingerprint = key
         teacher = teacher_of(model, *self.teacher)
         folder = folders.data_home() / "comfyui" / key
-        show = Show(model, teacher)
+        about, show = self._about(model), Show(model, teacher)
         result = fit(
             model,
             self.nfes,
@@ -163,12 +164,12 @@ class Lesson:
             cache=folder,
             batch=model.batch(),
         )
-        return result, self._about(model), show.final(result), folder
+        return result, about, show.final(result), folder
 
     def _about(self, model):
         """What the solver's header says that it was trained for."""
-        name = model_name(model.base)
-        return {
+        name, size = model_name(model.base), pixels(model.base, model.shape, self.vae)
+        about = {
             "name": f"{name} solver",
             "model": {
                 "name": name,
@@ -177,8 +178,8 @@ class Lesson:
                 "prediction": model.base.model_type.name.lower(),
             },
             "cfg": [self.cfg, self.cfg],
-            "resolution": list(pixels(model.base, model.shape)),
         }
+        return about | ({"resolution": list(size)} if size else {})
 
 
 def rows_of(base, shown, vae=None):
@@ -191,18 +192,19 @@ class Show:
 
     def __init__(self, model, teacher):
         self.model, self.teacher = model, teacher
+        self.workers = Workers(model.batch(), Meter(model.denoise))
         x, cond = draw_noise(model, SHOWN, SHOW_SEED)
         self.pairs = Pairs(x, cond, self._run(Pairs(x, cond, x), teacher))
 
     def _run(self, pairs, solver):
-        """Results of a table or a teacher, in batches that fit the memory."""
+        """Results of a table or a teacher, in batches that shrink, as training's, to fit memory."""
 
         def run(part):
             if callable(solver):
-                return solver(part.x, part.cond)
-            return sample(self.model.denoise, part.x, solver, part.cond)
+                return (solver(part.x, part.cond),)
+            return (sample(self.model.denoise, part.x, solver, part.cond),)
 
-        return torch.cat([run(part) for part in pairs.batches(self.model.batch())])
+        return self.workers.map(pairs, run)[0]
 
     def results(self, tables):
         """The teacher's results and those of each {title: table}."""

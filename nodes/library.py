@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import folder_paths
@@ -62,8 +63,11 @@ def fingerprint(name):
 
 def all_nfes():
     """Every number of steps that some file holds, ascending; damaged files are passed over."""
-    packs = (load_unchanged(path) for name, path in files().items() if problem(name) is None)
-    return sorted({nfe for pack in packs for nfe in pack.nfes})
+    found = set()
+    for path in files().values():
+        with suppress(S4SError):
+            found.update(load_unchanged(path).nfes)
+    return sorted(found)
 
 
 def save(pack, filename, notes=""):
@@ -75,7 +79,12 @@ def save(pack, filename, notes=""):
     about = dict(pack.metadata) | {"name": Path(stem).name} | ({"notes": notes} if notes else {})
     pack = SolverPack(pack.tables, about)
     folder = home() / Path(stem).parent
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SolverFileError(
+            f"The folder {folder} cannot be made ({error.strerror}): choose another name."
+        ) from error
     path = folder / f"{folders.safe_stem(Path(stem).name)}.safetensors"
     if path.exists() and _same(path, pack):
         return pack, path.relative_to(home()).as_posix()
@@ -90,6 +99,15 @@ def _same(path, pack):
         return load_unchanged(path) == pack
     except S4SError:
         return False
+
+
+def problem_with_name(filename):
+    """Why a solver cannot be saved under that name, in a sentence; None if it can."""
+    try:
+        _checked_stem(filename)
+    except SolverFileError as error:
+        return str(error)
+    return None
 
 
 def _checked_stem(filename):

@@ -36,7 +36,7 @@ def warn(text):
 
 def warn_of_mismatches(pack, guider, x):
     """Warn where a solver meets another model, guidance or size than it was trained for."""
-    width, height = pixels(guider.inner_model, x.shape)
+    width, height = pixels(guider.inner_model, x.shape) or (None, None)
     found = mismatches(
         pack,
         model_name=model_name(guider.inner_model),

@@ -83,7 +83,7 @@ def listing():
 
 
 async def thumbnail(request):
-    pack = load_unchanged(_path(request))
+    pack = await asyncio.to_thread(_pack, request)
     match = _DATA_URI.fullmatch(pack.metadata.get("thumbnail") or "")
     if match is None:
         raise Refused(404, "This solver has no thumbnail.")
@@ -91,17 +91,18 @@ async def thumbnail(request):
 
 
 async def table(request):
-    pack, nfe = load_unchanged(_path(request)), request.query.get("nfe", "")
+    nfe = request.query.get("nfe", "")
     if not (nfe.isascii() and nfe.isdigit() and len(nfe) < 5):
         raise Refused(400, "The number of steps must be a whole number.")
-    return table_facts(pack, int(nfe))
+    return table_facts(await asyncio.to_thread(_pack, request), int(nfe))
 
 
-def _path(request):
-    name = request.query.get("file", "")
-    if name not in library.files():
+def _pack(request):
+    """The solver of the listed file that a request names; reads the disk."""
+    path = library.files().get(request.query.get("file", ""))
+    if path is None:
         raise Refused(404, "There is no such solver file: refresh the list.")
-    return library.find(name)
+    return load_unchanged(path)
 
 
 async def list_jobs(request):

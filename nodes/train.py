@@ -49,7 +49,8 @@ class TrainSolver:
                 "teacher_sampler": inputs.teacher_sampler(samplers),
                 "teacher_scheduler": inputs.teacher_scheduler(schedulers),
                 "teacher_steps": inputs.teacher_steps(),
-                "seed": inputs.seed("The random seed of the noise to learn from."),
+                # a seed that changed by itself would begin anew instead of resuming
+                "seed": inputs.seed("The random seed of the noise to learn from.", changes=False),
             },
             "optional": {
                 "vae": inputs.vae("Shows the previews as real images."),

@@ -7,8 +7,9 @@ import comfy.samplers
 import torch
 
 from ..s4s_core.errors import TrainingError
+from ..s4s_core.spaces import listed_times
 from ..s4s_core.teacher import default_teacher
-from .attach import continuous, space_of
+from .attach import continuous, has_times, space_of
 from .run import prepared
 
 AUTO = "auto"
@@ -76,6 +77,7 @@ class WiredModel:
         sampling = self.base.model_sampling
         self.space, self.device = space_of(sampling), guider.model_patcher.load_device
         self.sigma_min, self.sigma_max = float(sampling.sigma_min), float(sampling.sigma_max)
+        self.times = listed_times(self.space, sampling.sigmas) if has_times(sampling) else None
 
     def denoise(self, x, sigma, cond=None):
         """Guided x0 of x [batch, ...] at sigma [batch]; a run that was cancelled ends here."""

@@ -4,17 +4,23 @@ import hashlib
 
 import torch
 
+_EIGHTHS = ("SD15", "SDXL", "SDXL_Playground_2_5", "SD3", "Flux")
+FACTORS = {"ChromaRadiance": 1} | dict.fromkeys(_EIGHTHS, 8)
+"""Pixels to one of a latent, by the name of the latent format; older hosts do not say."""
+
 
 def model_name(base):
     """The family of a host's model, such as SD15 or Flux."""
     return type(base.model_config).__name__
 
 
-def pixels(base, shape):
-    """(width, height) in pixels of a latent of that shape."""
+def pixels(base, shape, vae=None):
+    """(width, height) in pixels of a latent of that shape; None where nothing tells it."""
     form = base.latent_format
-    factor = getattr(form, "spacial_downscale_ratio", 1 if form.latent_channels == 3 else 8)
-    return shape[-1] * factor, shape[-2] * factor
+    factor = getattr(form, "spacial_downscale_ratio", FACTORS.get(type(form).__name__))
+    if vae is not None:
+        factor = vae.spacial_compression_decode()
+    return None if factor is None else (shape[-1] * factor, shape[-2] * factor)
 
 
 def digest_of(*things):

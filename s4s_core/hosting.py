@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from .errors import HostError
+from .metadata import hash_kind, model_hashes
 from .sampling import sample
 from .tail import head, nearest_node, tail
 
@@ -124,18 +125,13 @@ def facts(pack, nfe):
 def mismatches(pack, *, model_name=None, model_hash=None, cfg=None, width=None, height=None):
     """Sentences about what differs from the solver's training; unknown sides are not compared.
 
-    Hashes are compared where both are of one kind (the part before a colon); a solver may know its
-    model by two, the file's and ComfyUI's.
+    Hashes are compared where both are of one kind.
     """
     about, found = pack.metadata, []
     trained = about.get("model", {})
-    known = [text for text in map(trained.get, ("hash", "comfy")) if text and isinstance(text, str)]
-    theirs = next((text for text in known if _kind(text) == _kind(model_hash or "")), None)
+    theirs = model_hashes(about).get(hash_kind(model_hash or ""))
     if model_hash and theirs and model_hash != theirs:
-        found.append(
-            f"The solver was trained for the model {_short(trained.get('name') or theirs)}, "
-            f"this one is {_short(model_name or model_hash)}."
-        )
+        found.append(_other_model(trained.get("name"), theirs, model_name, model_hash))
     low, high = about.get("cfg", (None, None))
     if cfg is not None and low is not None and not low - 1e-3 <= cfg <= high + 1e-3:
         span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
@@ -148,8 +144,23 @@ def mismatches(pack, *, model_name=None, model_hash=None, cfg=None, width=None, 
     return found
 
 
-def _kind(text):
-    return text.partition(":")[0] if ":" in text else ""
+def _other_model(their_name, theirs, our_name, ours):
+    """A sentence about two models, by their names or, where these do not tell, by their hashes."""
+    if their_name and their_name == our_name:
+        name, theirs, ours = _short(our_name), _bare(theirs), _bare(ours)
+        return (
+            f"The solver was trained for another checkpoint of the kind {name}: {theirs}, "
+            f"this one is {ours}."
+        )
+    return (
+        f"The solver was trained for the model {_short(their_name or theirs)}, "
+        f"this one is {_short(our_name or ours)}."
+    )
+
+
+def _bare(text):
+    """The beginning of a hash, without its kind."""
+    return text.rpartition(":")[2][:8]
 
 
 def _short(text):

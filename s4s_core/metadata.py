@@ -14,6 +14,8 @@ All keys of the metadata are optional, and unknown keys are kept:
 import hashlib
 import re
 
+from .errors import TableError
+
 _TEXT = ("name", "author", "licence", "notes", "thumbnail")
 _OBJECTS = ("model", "teacher", "training", "scores")
 _MAX_TEXT = 100_000
@@ -62,6 +64,27 @@ def check_metadata(about):
             raise ValueError(f"its metadata '{key}' is not a pair of numbers")
     if "thumbnail" in about and not _THUMBNAIL.fullmatch(about["thumbnail"]):
         raise ValueError("its thumbnail is not a data URI of a picture")
+
+
+def hash_kind(text):
+    """The kind of a hash: what stands before a colon, if one does."""
+    return text.partition(":")[0] if ":" in text else ""
+
+
+def model_hashes(about):
+    """{kind: hash} of the model that a solver is for: it may know the file's and ComfyUI's."""
+    known = map(about.get("model", {}).get, ("comfy", "hash"))
+    return {hash_kind(text): text for text in known if text and isinstance(text, str)}
+
+
+def check_alike(about, other):
+    """TableError if two solvers say that they are for different models or guidance scales."""
+    ours, theirs = model_hashes(about), model_hashes(other)
+    shared = ours.keys() & theirs.keys()
+    if shared and all(ours[kind] != theirs[kind] for kind in shared):
+        raise TableError("two of the solvers are for different models: merge those of one model.")
+    if "cfg" in about and "cfg" in other and list(about["cfg"]) != list(other["cfg"]):
+        raise TableError("two of the solvers are for different CFGs: merge those of one CFG.")
 
 
 def modelspec(pack, data):

@@ -11,6 +11,7 @@ import re
 import stat
 import struct
 from functools import lru_cache
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from safetensors import SafetensorError, deserialize
 
 from .atomic import write_atomic
 from .errors import SolverFileError, TableError
-from .metadata import check_metadata, modelspec
+from .metadata import check_alike, check_metadata, modelspec
 from .table import SolverPack, SolverTable, canonical_json
 
 FORMAT = 1
@@ -236,11 +237,14 @@ def load_unchanged(path):
 
 
 def merge_packs(packs):
-    """One pack of all tables of several packs of one space; two tables of one NFE are refused.
+    """One pack of all tables of several packs of one model; two tables of one NFE are refused.
 
-    The metadata of the first pack stands; scores of all are kept.
+    The metadata of the first pack stands; scores of all are kept. Packs that are for different
+    models, as far as they say so, or for different guidance scales are refused.
     """
     packs, tables, scores = list(packs), {}, {}
+    for one, other in combinations(packs, 2):
+        check_alike(one.metadata, other.metadata)
     for pack in packs:
         for nfe, table in pack.tables.items():
             if tables.setdefault(nfe, table) != table:

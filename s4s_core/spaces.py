@@ -1,4 +1,4 @@
-"""Noise spaces, forms of history, and discrete times.
+"""Noise spaces, forms of history, and the times of models.
 
 A space fixes alpha(sigma) in x = alpha x0 + sigma eps:
     ve    alpha = 1            EPS, V-prediction and EDM models as every host shows them
@@ -127,3 +127,29 @@ class DiscreteTimes:
         high = torch.searchsorted(logs, log.detach().contiguous()).clamp(1, self.last)
         gap = logs[high] - logs[high - 1]
         return (high - 1 + (log - logs[high - 1]) / gap).clamp(0, self.last)
+
+
+class ShiftedTimes:
+    """The times of a flow model: sigma = s t / (1 + (s - 1) t) for t in (0, 1]."""
+
+    def __init__(self, shift, steps=1000):
+        self.shift = float(shift)
+        self.sigma_min = float(self.sigma(torch.tensor(1 / steps, dtype=torch.float64)))
+
+    def sigma(self, time):
+        return self.shift * time / (1 + (self.shift - 1) * time)
+
+    def time(self, sigma):
+        return sigma / (self.shift - (self.shift - 1) * sigma)
+
+
+def listed_times(space, sigmas):
+    """The times of a model that a host knows by a list of sigmas, ascending and even in time.
+
+    A flow model's shift s follows from the middle of its list, where t = 1/2: sigma = s / (1 + s).
+    """
+    sigmas = sigmas.cpu().double()
+    if space == "ve":
+        return DiscreteTimes(1 / (1 + sigmas**2))
+    middle = float(sigmas[len(sigmas) // 2 - 1])
+    return ShiftedTimes(middle / (1 - middle), len(sigmas))

@@ -21,7 +21,7 @@ import comfy.sample  # noqa: E402
 import comfy.taesd.taesd  # noqa: E402
 from comfyui_unet import sd15_unet  # noqa: E402
 
-from s4s_core import classical_table, fit, sample  # noqa: E402
+from s4s_core import classical_table, fit, sample, schedule  # noqa: E402
 from s4s_core.errors import ModelError  # noqa: E402
 from s4s_core.teacher import default_teacher, draw_noise  # noqa: E402
 from trainer.models import ModelChoice, open_model  # noqa: E402
@@ -107,6 +107,8 @@ def main():
                 "shape": list(model.shape),
                 "space": model.space,
                 "sigma_max": model.sigma_max,
+                "uniform": schedule("uniform", 3, model).tolist(),
+                "own": model.model.model.model_sampling.sigma(torch.tensor([666.0, 333])).tolist(),
                 "about": model.about,
                 "groups": len(model.texts.groups),
                 "fingerprint": model.fingerprint,

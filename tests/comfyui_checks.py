@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import sys
+import threading
 import traceback
 from pathlib import Path
 
@@ -102,8 +103,11 @@ class Bench:
         sample = self.part("s4s_core").sample
         return sample(model.denoise, noise * scale, pack[steps], label)
 
-    def null_model(self, channels=4, dimensions=2, kind="EPS", answer=None):
-        """A MODEL of any latent shape; answer(x, time) is the network, x / 3 by default."""
+    def null_model(self, channels=4, dimensions=2, kind="EPS", answer=None, **settings):
+        """A MODEL of any latent shape; answer(x, time) is the network, x / 3 by default.
+
+        `settings` are the host's sampling settings, such as a flow model's shift.
+        """
         import comfy.latent_formats
         import comfy.model_base
         import comfy.model_patcher
@@ -115,7 +119,7 @@ class Bench:
 
         class Config(comfy.supported_models_base.BASE):
             latent_format, unet_extra_config = Format, {}
-            memory_usage_factor = 0.01
+            memory_usage_factor, sampling_settings = 0.01, settings
 
         class Network(torch.nn.Module):
             dtype, calls = torch.float32, 0
@@ -135,6 +139,26 @@ class Bench:
         import torch
 
         return [[torch.zeros(1, 1, 4), {}]]
+
+
+class Listings(list):
+    """The threads that list the solver files, while this lasts."""
+
+    def __init__(self, bench):
+        self.folders = bench.part("s4s_core.folders")
+
+    def __enter__(self):
+        self.before = self.folders.solver_files
+
+        def listed():
+            self.append(threading.current_thread())
+            return self.before()
+
+        self.folders.solver_files = listed
+        return self
+
+    def __exit__(self, *_):
+        self.folders.solver_files = self.before
 
 
 def refusal(action, *words):
@@ -181,6 +205,16 @@ def check_every_input_has_a_tooltip(b):
         for group in ("required", "optional"):
             for name, (_, options) in inputs.get(group, {}).items():
                 assert options["tooltip"].endswith("."), (key, name)
+
+
+def check_the_seed_of_a_training_stays(b):
+    """The page gives any input named seed a control that draws another one, unless told not to."""
+    changing = {
+        key: kind.INPUT_TYPES()["required"]["seed"][1]["control_after_generate"]
+        for key, kind in b.classes.items()
+        if "seed" in kind.INPUT_TYPES()["required"]
+    }
+    assert changing == {"S4SKSampler": True, "S4SCompare": True, "S4STrainSolver": False}
 
 
 def check_stock_ksampler_gives_what_the_core_gives(b):
@@ -334,7 +368,7 @@ def check_refusals_are_sentences(b):
     given = "5", "quick", "auto", "auto", 20, 0
     refusal(lambda: train(model, positive, negative, wrong, 2.0, *given), "4 channels")
     refusal(lambda: train(model, positive, negative, latent, 2.0, *given, prompts="a\nb"), "CLIP")
-    for key in ("S4SLoadSolver", "S4STrainSolver", "S4SSampler", "S4SKSampler"):
+    for key in ("S4SLoadSolver", "S4SSaveSolver", "S4STrainSolver", "S4SSampler", "S4SKSampler"):
         assert b.classes[key].VALIDATE_INPUTS(None) is True  # linked: not known yet
     for steps in (5, "5"):
         assert b.classes["S4SKSampler"].VALIDATE_INPUTS(steps) is True
@@ -386,8 +420,21 @@ def check_files_are_saved_loaded_and_noticed(b):
     assert "gone" in loader.VALIDATE_INPUTS("gone.safetensors")
     assert isinstance(loader.IS_CHANGED("../gone.safetensors"), str)
     for bad in ("../x", "a/../b", "", "a//b", "a:b", "nul\0", "..", "/ /"):
-        refusal(lambda bad=bad: saver.save(pack, bad), "name")
+        assert saver.VALIDATE_INPUTS(bad) == refusal(lambda bad=bad: saver.save(pack, bad), "name")
+    assert saver.VALIDATE_INPUTS("faces/good") is True
+    refusal(lambda: saver.save(pack, f"{other}/x"), "folder", "another name")
     path.unlink()
+
+
+def check_the_files_are_listed_once(b):
+    """However many there are: each node that offers them asks for one listing."""
+    pack, saver = b.solver(), b.node["S4SSaveSolver"]
+    for number in range(3):
+        saver.save(pack, f"many/solver {number}")
+    for key in ("S4SLoadSolver", "S4SKSampler", "S4SSampler"):
+        with Listings(b) as listings:
+            b.classes[key].INPUT_TYPES()
+        assert len(listings) == 1, (key, len(listings))
 
 
 def check_merging(b):
@@ -417,6 +464,22 @@ def check_mismatches_warn_and_go_on(b):
         assert "CFG 2" in sent[0][1]["text"] and "CFG 5" in sent[0][1]["text"]
     finally:
         notices.send = before
+
+
+def check_the_size_in_pixels(b):
+    """By the VAE, else by the latent format; a guess would be a lie in the file."""
+    pixels, demo = b.part("nodes.wiring").pixels, b.demo()
+
+    class Large:
+        def spacial_compression_decode(self):
+            return 16
+
+    unknown, _ = b.null_model()
+    assert pixels(unknown.model, (1, 4, 2, 3), Large()) == (48, 32)
+    assert pixels(demo[0].model, (1, 3, 32, 32), demo[4]) == (32, 32)
+    assert pixels(demo[0].model, (1, 3, 32, 32)) == (32, 32)
+    if not hasattr(unknown.model.latent_format, "spacial_downscale_ratio"):
+        assert pixels(unknown.model, (1, 4, 2, 3)) is None
 
 
 def check_the_identity_of_a_model(b):
@@ -500,7 +563,7 @@ def check_training(b):
     pack, preview, report = whole["result"]
     assert pack.nfes == (3, 4) and pack.space == "ve"
     assert pack.metadata["teacher"]["nfe"] == 12 and pack.metadata["cfg"] == [1.0, 1.0]
-    assert pack.metadata["resolution"] == [32, 32] and pack.metadata["thumbnail"]
+    assert "resolution" not in pack.metadata and pack.metadata["thumbnail"]
     for scores in pack.metadata["scores"].values():
         assert scores["rmse"] < 1.05 * scores["initial"]
     assert preview.ndim == 4 and preview.shape[-1] == 3 and "3 steps" in report
@@ -522,6 +585,32 @@ def check_training(b):
     again = train()["result"][0]
     assert network.calls < full * 0.6, (network.calls, full)  # the teacher's part is kept too
     assert again == pack and not list(home.iterdir())
+
+
+def check_previews_fit_the_memory(b):
+    """Where memory runs out, pictures are rendered in smaller batches, as training goes on."""
+    import torch
+
+    learning, wired = b.part("nodes.learning"), b.part("nodes.wired")
+    table, latent = b.solver("EPS")[4], {"samples": torch.zeros(1, 4, 4, 4)}
+
+    def results(most):
+        def answer(x, time):
+            if len(x) > most:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+            return (3 * x).sin()
+
+        def work(ready):
+            shown = [learning.Show(ready, wired.teacher_of(ready, *how, 4)) for how in teachers]
+            return [x for show in shown for x in show.results({"S4S": table}).values()]
+
+        model, _ = b.null_model(answer=answer)
+        return wired.in_session(model, [b.plain()], b.plain(), 1.0, latent, 0, work)
+
+    teachers = ("auto", "auto"), ("euler", "karras")
+    for whole, parts in zip(results(most=4), results(most=1), strict=True):
+        assert whole.shape == (4, 4, 4, 4) and torch.allclose(whole, parts, atol=1e-4)
+    refusal(lambda: results(most=0), "Out of memory")
 
 
 def check_training_reads_prompts(b):
@@ -549,6 +638,25 @@ def check_training_reads_prompts(b):
     assert len(b.part("nodes.learning").encoded(clip, " heart \n\nflag\n")) == 2
 
 
+def check_a_model_has_its_own_times(b):
+    """What `uniform` is uniform in, and so what the auto teacher of a flow model does."""
+    import torch
+
+    wired, core, teacher = map(b.part, ("nodes.wired", "s4s_core", "s4s_core.teacher"))
+    latent = {"samples": torch.zeros(1, 4, 4, 4)}
+
+    def asked(question, kind, **settings):
+        model, _ = b.null_model(kind=kind, **settings)
+        return wired.in_session(model, [b.plain()], b.plain(), 1.0, latent, 0, question)
+
+    first = asked(lambda ready: teacher.default_teacher(ready).sigmas[:3], "FLOW", shift=3.0)
+    assert abs(first - [1, 0.98277, 0.96429]).max() < 1e-3, first
+    nodes = asked(lambda ready: core.schedule("uniform", 3, ready), "EPS")
+    sampling = b.null_model()[0].get_model_object("model_sampling")
+    assert torch.allclose(nodes[:3].float(), sampling.sigma(torch.tensor([999.0, 666.0, 333.0])))
+    assert asked(lambda ready: ready.times, "EDM") is None
+
+
 def check_comparing(b):
     model, positive, negative, latent, vae, _ = b.demo()
     shown = b.node["S4SCompare"].compare(
@@ -574,6 +682,32 @@ def check_comparing(b):
     assert rows["teacher"][1] == "20" and float(rows["teacher"][2]) == 0
     assert int(rows["heun"][1]) <= 5 and rows["euler"][1] == "5"
     assert float(rows["S4S,"][-2]) < float(rows["euler"][2])
+
+
+def check_the_clock_waits_for_the_device(b):
+    """Nothing waits for a GPU but reading its results: the clock is read behind that."""
+    from types import SimpleNamespace
+
+    import torch
+
+    compare, events = b.part("nodes.compare"), []
+
+    class Watch(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function is torch.Tensor.tolist:
+                events.append("read")
+            return function(*args, **kwargs or {})
+
+    contest = compare.Contest.__new__(compare.Contest)
+    contest.teacher = None
+    before = compare.time
+    compare.time = SimpleNamespace(perf_counter=lambda: events.append("clock") or 0.0)
+    try:
+        with Watch():
+            contest._enter("one", lambda: (torch.zeros(2, 3), 5))
+    finally:
+        compare.time = before
+    assert events == ["clock", "read", "clock"], events
 
 
 def check_solver_info(b):
@@ -624,6 +758,11 @@ def check_the_routes(b):
             assert status == 200 and "demo.safetensors" in [s["file"] for s in found["solvers"]]
             for entry in found["solvers"]:
                 assert {"file", "error", "thumbnail"} <= set(entry)
+            for path in ("table", "thumbnail"):
+                with Listings(b) as listings:
+                    await ask("GET", f"/s4s/{path}?file=none.safetensors&nfe=5")
+                assert len(listings) == 1, path
+                assert listings[0] is not threading.main_thread(), "the host's page waits"
             status, found = await ask("GET", "/s4s/table?file=demo.safetensors&nfe=5")
             assert status == 200 and len(found["call_sigmas"]) == 5
             for query in ("", "?file=demo.safetensors", "?file=..%2Fx&nfe=5", "?file=x&nfe=5"):

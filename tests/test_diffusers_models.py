@@ -11,10 +11,11 @@ from tiny_checkpoint import save_checkpoint
 
 from s4s_core import classical_table, sample
 from s4s_core.errors import ModelError
+from s4s_core.spaces import ShiftedTimes
 from s4s_core.teacher import draw_noise
 from trainer.models import ModelChoice, extras, open_model
 from trainer.models.pipeline import choose_dtype
-from trainer.models.prediction import ShiftedTimes, denoised, discrete_times, network_input
+from trainer.models.prediction import denoised, discrete_times, network_input
 from trainer.models.weights import file_digest
 
 # diffusers renames torch_dtype, and it and numpy 2 are not of one mind yet.

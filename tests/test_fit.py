@@ -19,7 +19,7 @@ from learners import (
     tiny_fit,
 )
 
-from s4s_core import load_solver, save_solver
+from s4s_core import classical_table, load_solver, save_solver, schedule
 from s4s_core.errors import ModelError, S4SError, TrainingCancelled, TrainingError
 from s4s_core.evaluation import candidates, squared_errors
 from s4s_core.objectives import L2
@@ -27,7 +27,7 @@ from s4s_core.sampling import sample
 from s4s_core.solver_file import dump_solver
 from s4s_core.teacher import default_teacher, draw_pairs
 from s4s_core.training import gauss_newton, starts
-from s4s_core.training.fit import Run, Settings, fit
+from s4s_core.training.fit import Run, Settings, _teacher_facts, fit
 from s4s_core.training.meter import Meter
 from s4s_core.training.state import load_state, save_state
 
@@ -46,7 +46,8 @@ def test_several_nfes_give_one_pack(tmp_path):
     assert loaded.digest == result.pack.digest and loaded[6] == result.pack[6]
     about = json.loads(json.dumps(dict(loaded.metadata)))
     assert about["scores"] == result.scores and about["training"]["calls"] == result.calls
-    assert about["teacher"]["nfe"] == 20 and about["training"]["method"] == "gauss-newton"
+    assert about["teacher"]["nfe"] == 20 and about["teacher"]["name"] == "unipc-bh2 3, edm"
+    assert about["training"]["method"] == "gauss-newton"
     for scores in result.scores.values():
         assert scores["rmse"] <= scores["initial"] and scores["classical"] <= scores["initial"]
     assert set(result.history) == {4, 6} and result.log == []
@@ -146,6 +147,17 @@ def test_a_teacher_may_be_a_function():
     result = tiny_fit(model, teacher=teacher)
     assert sum(seen) == 20 and result.pack.metadata["teacher"] == {"nfe": 7, "name": "zeros"}
     assert result.scores["4"]["rmse"] < result.scores["4"]["initial"]
+
+
+@pytest.mark.parametrize("space, name", [("ve", "edm"), ("flow", "uniform")])
+def test_a_classical_teacher_is_named_in_the_file(space, name):
+    model = small(space)
+    for nfe in (8, 200):
+        facts = _teacher_facts(model, default_teacher(model, nfe))
+        assert facts["nfe"] == nfe and facts["name"] == f"unipc-bh2 3, {name}"
+    half = schedule(name, 8, model)[[0, 2, 3, 5, 8]]
+    assert "name" not in _teacher_facts(model, classical_table("ipndm", half, 2, space))
+    _teacher_facts(model, default_teacher(model, 1))
 
 
 def test_a_teacher_keeps_no_graph():

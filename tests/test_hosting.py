@@ -190,6 +190,8 @@ def test_mismatches_name_both_sides():
     for pattern, change in changed.items():
         (found,) = mismatches(pack, **same | change)
         assert re.search(pattern, found)
+    (found,) = mismatches(pack, model_hash="weights:0123456789", model_name="alpha")
+    assert "another checkpoint of the kind alpha: 1, this one is 01234567." in found
     assert mismatches(pack, model_hash="file:2") == []
     assert mismatches(pack_of(), **same) == []
 

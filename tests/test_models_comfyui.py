@@ -65,6 +65,7 @@ def test_a_small_checkpoint(tmp_path):
     assert shape == [1, 3, 64, 64] and 0 <= low <= high <= 1
     assert found["shape"] == [4, 8, 8] and found["space"] == "ve" and found["nfes"] == [2]
     assert found["sigma_max"] == pytest.approx(14.6146, rel=1e-3)
+    assert found["uniform"][1:3] == pytest.approx(found["own"], rel=1e-4)
     assert found["groups"] == 2, "the long prompt has a shape of its own"
     about = found["about"]
     assert about["cfg"] == [3.0, 3.0] and about["resolution"] == [64, 64]

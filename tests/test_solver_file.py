@@ -772,6 +772,24 @@ def test_merge_conflict():
         merge_packs([SolverPack.of(lms()), SolverPack.of(lms(2.0))])
 
 
+def about_model(nfe, cfg=7.0, **model):
+    return SolverPack.of(lms(nfe=nfe), metadata={"model": model, "cfg": [cfg, cfg]})
+
+
+def test_merge_of_two_models():
+    one = about_model(3, hash="ab", comfy="comfy:1")
+    for same in (about_model(4, hash="ab"), about_model(4, hash="comfy:1"), about_model(4)):
+        assert merge_packs([one, same]).nfes == (3, 4)
+    for other in (about_model(4, hash="cd"), about_model(4, hash="comfy:2")):
+        with pytest.raises(TableError, match="for different models: merge those of one model"):
+            merge_packs([SolverPack.of(lms(nfe=5)), one, other])
+
+
+def test_merge_of_two_guidance_scales():
+    with pytest.raises(TableError, match="for different CFGs: merge those of one CFG"):
+        merge_packs([about_model(3), about_model(4, cfg=3)])
+
+
 def test_merge_of_nothing():
     with pytest.raises(TableError, match="nothing to merge"):
         merge_packs([])

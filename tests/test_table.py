@@ -14,7 +14,7 @@ from s4s_core.classical import classical_table
 from s4s_core.errors import S4SError, TableError
 from s4s_core.schedules import schedule
 from s4s_core.schedules.ays import TABLES
-from s4s_core.spaces import DiscreteTimes, log_snr, sigma_of_log_snr
+from s4s_core.spaces import DiscreteTimes, listed_times, log_snr, sigma_of_log_snr
 from s4s_core.table import MAX_NFE, MAX_ORDER, SolverPack, SolverTable
 
 NODES = [3.0, 2.0, 1.0, 0.0]
@@ -356,6 +356,23 @@ def test_discrete_times_clamp_and_follow_their_definition():
 def test_discrete_times_need_a_decreasing_list(bad):
     with pytest.raises(TableError, match="strictly decreasing"):
         DiscreteTimes(bad)
+
+
+@pytest.mark.parametrize("shift", [1.0, 3.0, 8.0])
+def test_times_of_a_listed_flow_model(shift):
+    """A float32 list, as hosts hold it, tells the shift that it was made with."""
+    time = torch.arange(1, 1001) / 1000
+    times = listed_times("flow", shift * time / (1 + (shift - 1) * time))
+    assert times.shift == pytest.approx(shift, rel=1e-5)
+    assert times.sigma_min == pytest.approx(shift / (999 + shift), rel=1e-5)
+    some = torch.tensor([0.001, 0.4, 1.0], dtype=torch.float64)
+    assert times.time(times.sigma(some)).tolist() == pytest.approx(some.tolist(), rel=1e-12)
+
+
+def test_times_of_a_listed_discrete_model():
+    want = TIMES["scaled_linear"]
+    times = listed_times("ve", want.log_sigmas.exp().float())
+    assert torch.allclose(times.log_sigmas, want.log_sigmas, atol=1e-6)
 
 
 def test_discrete_times_are_differentiable():

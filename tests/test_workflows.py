@@ -85,7 +85,7 @@ def _value_faults(kind, inputs, values):
         value = values.pop(0)
         if not _fits(value, wanted):
             yield f"{kind}.{name} cannot be {value!r}"
-        if name in ("seed", "noise_seed") or wanted.get("control_after_generate"):
+        if wanted.get("control_after_generate", name in ("seed", "noise_seed")):
             if values.pop(0) not in ("fixed", "randomize", "increment", "decrement"):
                 yield f"{kind}.{name} is not followed by what becomes of it"
         elif kind == "LoadImage" and name == "image":

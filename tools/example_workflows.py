@@ -307,8 +307,8 @@ def reduced_input(given):
     kept = {key: options[key] for key in ("default", "min", "max", "options") if key in options}
     if options.get("image_upload") or kept.get("options") == []:
         kept.pop("options", None)  # a list of somebody's files
-    if options.get("control_after_generate"):
-        kept["control_after_generate"] = True
+    if "control_after_generate" in options:
+        kept["control_after_generate"] = options["control_after_generate"]
     return {"type": kind} | kept
 
 
@@ -358,7 +358,7 @@ class Node:
             if d["type"] not in WIDGETS:
                 continue
             found.append((key, self.values.get(key, self.default(d))))
-            if key in ("seed", "noise_seed") or d.get("control_after_generate"):
+            if d.get("control_after_generate", key in ("seed", "noise_seed")):
                 found.append((None, "fixed"))
             if self.kind == "LoadImage" and key == "image":
                 found.append((None, "image"))

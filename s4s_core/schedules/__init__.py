@@ -13,8 +13,8 @@ def schedule(name, n, model, ending=0.0, **options):
 
     A positive ending is where the spacing ends too. An ending of 0 is spaced as for
     model.sigma_min and only the last node is moved to 0, so that no call is spent at sigma_min.
-    `model` provides space, sigma_min, sigma_max and, for a VP model, `times` (DiscreteTimes);
-    gits calls its denoiser as well.
+    `model` provides space, sigma_min, sigma_max and, where it has times of its own, `times`
+    (DiscreteTimes, ShiftedTimes); gits calls its denoiser as well.
     """
     build = resolve(SCHEDULES, "schedule", name, TableError)
     check_options(build, "schedule", name, options, TableError)

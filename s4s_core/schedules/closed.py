@@ -21,7 +21,7 @@ def finite(space, sigma):
 
 
 def _in_time(model, low, high, n, power):
-    """Uniform in the power-th root of time: a VP model's discrete time, otherwise sigma itself."""
+    """Uniform in the power-th root of the model's own time, or of sigma where it has none."""
     times = getattr(model, "times", None)
     ends = [torch.tensor(v, dtype=torch.float64) for v in (high, low)]
     if times is None:

@@ -148,7 +148,7 @@ class Run:
             self.log += part["log"]
         about = {
             "training": _training_facts(self.settings, self.goal, self.meter.calls),
-            "teacher": _teacher_facts(self.teacher),
+            "teacher": _teacher_facts(self.model, self.teacher),
             "scores": scores,
         }
         return Result(SolverPack(tables, about), history, scores, self.meter.calls, self.log)
@@ -347,13 +347,17 @@ def _training_facts(settings, goal, calls):
     return facts | {"objective": goal.name, "calls": calls}
 
 
-def _teacher_facts(teacher):
+def _teacher_facts(model, teacher):
+    """What a file says of its teacher; a table that is a classical solver's gets its name."""
     if not isinstance(teacher, SolverTable):
         return {"nfe": getattr(teacher, "nfe", 0), "name": getattr(teacher, "name", "callable")}
-    return {
+    facts = {
         "nfe": teacher.nfe,
         "family": teacher.family,
         "order": teacher.order,
         "form": teacher.form,
         "digest": teacher.digest[:16],
     }
+    known = candidates(model, teacher.nfe, teacher.ending)
+    names = [candidate.label for candidate in known if candidate.table == teacher]
+    return facts | ({"name": names[0]} if names else {})

@@ -17,7 +17,7 @@ import torch
 from s4s_core.errors import ModelError
 from s4s_core.folders import CHECKOUT
 from s4s_core.identity import identity
-from s4s_core.spaces import DiscreteTimes
+from s4s_core.spaces import listed_times
 
 from .contract import about, fingerprint, no_pictures
 from .prediction import network_time
@@ -117,11 +117,13 @@ class ComfyModel:
         guidance = (choice.cfg or GUIDANCE) if guided else None
         kind = type(base.model_config).__name__
         width, height = (side or SIZES.get(kind, 1024) for side in (choice.width, choice.height))
-        self.shape = self._latent_shape(base, width, height)
+        unit = 8 if vae is None else vae.spacial_compression_decode()
+        self.shape = self._latent_shape(base.latent_format, unit, width, height)
         self.model = _continuous(model)
         sampling = self.model.get_model_object("model_sampling")
         self.space = "flow" if _is_flow(base) else "ve"
         self.sigma_min, self.sigma_max = float(sampling.sigma_min), float(sampling.sigma_max)
+        self.times = listed_times(self.space, sampling.sigmas) if _has_times(sampling) else None
         prompts = choice.prompts or PROMPTS
         with torch.no_grad():
             encoded = [_encoded(clip, text, guidance) for text in (choice.negative, *prompts)]
@@ -138,9 +140,8 @@ class ComfyModel:
             self.decode = no_pictures
 
     @staticmethod
-    def _latent_shape(base, width, height):
-        form = base.latent_format
-        unit = getattr(form, "spacial_downscale_ratio", 8)
+    def _latent_shape(form, unit, width, height):
+        """The shape of latents of pictures, with `unit` pixels to a side of a latent's."""
         if form.latent_dimensions != 2:
             raise ModelError("Models of video or sound cannot be trained for.")
         if width % unit or height % unit:
@@ -249,12 +250,18 @@ def _is_flow(base):
     return isinstance(base.model_sampling, sampling.CONST)
 
 
+def _has_times(sampling):
+    """Does a model count time, or is it told the noise level itself (EDM)?"""
+    kinds = importlib.import_module("comfy.model_sampling")
+    return isinstance(sampling, kinds.CONST | kinds.ModelSamplingDiscrete)
+
+
 def _continuous(model):
     """A clone of a MODEL that is told times between the whole ones, which ComfyUI rounds to."""
     discrete = importlib.import_module("comfy.model_sampling").ModelSamplingDiscrete
     sampling, model = model.get_model_object("model_sampling"), model.clone()
     if type(sampling).timestep is discrete.timestep:
-        times = DiscreteTimes(1 / (1 + sampling.sigmas.double() ** 2))
+        times = listed_times("ve", sampling.sigmas)
         exact = copy(sampling)
         exact.timestep = partial(network_time, times)
         model.add_object_patch("model_sampling", exact)

@@ -11,12 +11,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from s4s_core.errors import ModelError
+from s4s_core.spaces import ShiftedTimes
 
 from .contract import about, choose_device, fingerprint
 from .extras import import_extras
 from .networks import NETWORKS
 from .prediction import (
-    ShiftedTimes,
     denoised,
     discrete_times,
     flow_shift,

@@ -39,20 +39,6 @@ def network_time(times, sigma):
     return times.time(sigma.to(where)).float().to(sigma.device)
 
 
-class ShiftedTimes:
-    """The times of a flow model: sigma = s t / (1 + (s - 1) t) for t in (0, 1]."""
-
-    def __init__(self, shift, steps=1000):
-        self.shift = float(shift)
-        self.sigma_min = float(self.sigma(torch.tensor(1 / steps, dtype=torch.float64)))
-
-    def sigma(self, time):
-        return self.shift * time / (1 + (self.shift - 1) * time)
-
-    def time(self, sigma):
-        return sigma / (self.shift - (self.shift - 1) * sigma)
-
-
 _BETAS = (
     "num_train_timesteps",
     "beta_start",

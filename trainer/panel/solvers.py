@@ -50,7 +50,7 @@ class SolversTab:
                     self.parts = gr.CheckboxGroup(
                         [],
                         label="Files to merge",
-                        info="Solvers of one model with different steps become one file.",
+                        info="Solvers of one model and CFG with different steps become one file.",
                     )
                     self.name = gr.Textbox("", label="Name", info="Of the merged solver.")
                     self.merge = gr.Button("Merge")

@@ -91,10 +91,11 @@ class ModelSamplingContinuousEDM(_Sampling):
 class ModelSamplingDiscreteFlow(_Sampling):
     def __init__(self, config):
         super().__init__()
-        self.register_buffer("sigmas", torch.arange(1, 1001) / 1000)
+        self.shift = config.sampling_settings.get("shift", 1.0)
+        self.register_buffer("sigmas", self.sigma(torch.arange(1, 1001)))
 
     def timestep(self, sigma):
         return sigma * 1000
 
     def sigma(self, time):
-        return time / 1000
+        return self.shift * time / (1000 + (self.shift - 1) * time)

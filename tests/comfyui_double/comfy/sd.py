@@ -6,3 +6,6 @@ class VAE:
 
     def decode(self, samples):
         return (samples.movedim(1, -1) / 2 + 0.5).clamp(0, 1)
+
+    def spacial_compression_decode(self):
+        return 1
