@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,9 +21,10 @@ from trainer.config import (
     rooted,
     to_toml,
 )
-from trainer.models import ModelChoice
+from trainer.models import ModelChoice, open_model
 from trainer.presets import PRESETS, with_preset
 from trainer.train_arguments import add_train_arguments, config_of
+from trainer.training import train
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 VALUES = st.one_of(
@@ -127,6 +128,8 @@ def test_a_config_survives_its_file(tmp_path):
         ("nfes = [true]", "'nfes' is a list"),
         ("budget = 1.5", "'budget' is a whole number"),
         ("budget = -1", "not below 0"),
+        ("seed = -1", "from 0 to 4294967295"),
+        ("seed = 4294967296", "from 0 to 4294967295"),
         ("effort = 'mad'", "Unknown effort 'mad'"),
         ("method = 'magic'", "Unknown method 'magic'"),
         ("objective = 'fid'", "Unknown objective 'fid'"),
@@ -171,6 +174,13 @@ def test_options_and_objectives_are_those_of_fit():
     assert set(OPTIONS) | named == {each.name for each in fields(Settings)}
     for name in OBJECTIVES:
         assert TrainConfig(objective=name).settings().objective == name
+
+
+def test_every_seed_of_a_webui_trains():
+    config = TrainConfig(seed=2**32 - 1, model=ModelChoice("mixture"), nfes=(2,), budget=1)
+    few = {"samples": 1, "validation": 1, "held_out": 1, "init": "euler:1:edm"}
+    result = train(replace(config, options=few), open_model(config.model))
+    assert result.pack.metadata["training"]["seed"] == 2**32 - 1
 
 
 def test_effort_is_model_calls_and_a_budget_wins():

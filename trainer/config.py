@@ -18,6 +18,9 @@ OPTIONS = {each.name: each.default for each in fields(Settings) if each.name not
 """What may stand under [options], with defaults: docs/training.md says what each one means."""
 
 MOST_NFE = 100
+LARGEST_SEED = 2**32 - 1
+"""As in the WebUIs."""
+
 LONGEST_NAME = 80
 MOST_TEXT = 80_000
 """Bytes of a config in the header of its solver file, which is bounded."""
@@ -56,8 +59,10 @@ class TrainConfig:
             raise ConfigError(
                 f"Unknown objective '{self.objective}': choose {', '.join(OBJECTIVES)}."
             )
-        if self.budget < 0 or not 0 <= self.seed < 2**31:
-            raise ConfigError("budget and seed are whole numbers, not below 0.")
+        if self.budget < 0:
+            raise ConfigError("The budget is a whole number, not below 0.")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise ConfigError(f"The seed is a whole number from 0 to {LARGEST_SEED}.")
         if len(self.name) > LONGEST_NAME or not self.name.isprintable():
             raise ConfigError(f"A name is a line of at most {LONGEST_NAME} characters.")
         if len(json.dumps(json.dumps(self.plain()))) > MOST_TEXT:  # JSON inside JSON, in ASCII

@@ -1,4 +1,4 @@
-"""`bench NAME`: rerun a benchmark of this repository; each writes its table to docs/benchmarks/."""
+"""`bench NAME`: rerun a benchmark of this repository; --out docs/benchmarks replaces its table."""
 
 import importlib
 
