@@ -63,18 +63,42 @@ path = 'C:\\models\\x'  # behind a value
 many = [
     "a # b",
     # between
-    "c",
+    "c",  # behind an item
+    'd "e"' # behind the last
 ]
+quoted = ['a', 'b']
 flat = [1, 2.5, true]
 [model]  # a section
 on = false
 """
     assert toml.loads(text) == {
         "path": "C:\\models\\x",
-        "many": ["a # b", "c"],
+        "many": ["a # b", "c", 'd "e"'],
+        "quoted": ["a", "b"],
         "flat": [1, 2.5, True],
         "model": {"on": False},
     }
+
+
+LAYOUT = st.sampled_from(["", " ", "\n", ' # it\'s a [comment], "so"\n', "\r\n\t"])
+ITEM = st.sampled_from(["'a'", '"b"', "'#'", '",]"', "'C:\\x'", "1", "-2.5", "1e3", "true"])
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_lists_of_any_layout_are_read_as_python_reads_them(data):
+    """Comments, line breaks and spaces around every token; a comma behind the last item."""
+    draw = lambda: data.draw(LAYOUT)  # noqa: E731
+    items = data.draw(st.lists(ITEM, max_size=4))
+    text = "a = [" + draw()
+    text += ",".join(draw() + item + draw() for item in items)
+    text += ("," + draw() if items and data.draw(st.booleans()) else "") + "]"
+    found = toml.loads(text + "  # the end\nb = 1\n")
+    assert found["b"] == 1 and len(found["a"]) == len(items)
+    if sys.version_info >= (3, 11):
+        import tomllib
+
+        assert found["a"] == tomllib.loads(text)["a"]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +109,11 @@ on = false
         "just words",
         "a = ",
         "a = [1, 2",
+        "a = [1 2]",
+        "a = [1,,2]",
+        "a = [,]",
+        "a = [1] 2",
+        "a = ['x' # ]",
         "a = nan",
         "a = Infinity",
         "a = null",
