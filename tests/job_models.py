@@ -22,6 +22,27 @@ def pictures(choice):
     return model
 
 
+def latents(choice):
+    """A small mixture of four channels, which its decoder turns into colours."""
+    model = GaussianMixture.random(4, (4, 4, 4), seed=1, spread=0.5, scale=0.3, rank=4)
+    model.decode = lambda x: (x[:, :3].float() / 2 + 0.5).clamp(0, 1)
+    return model
+
+
+def modest(choice):
+    """The same with memory for two samples at once."""
+    model = latents(choice)
+    denoise = model.denoise
+
+    def fitting(x, sigma, cond=None):
+        if len(x) > 2:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        return denoise(x, sigma)
+
+    model.denoise = fitting
+    return model
+
+
 def _mortal(denoise):
     path = os.environ.get("S4S_TEST_DEATHS")
     calls = 0

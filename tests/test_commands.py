@@ -1,14 +1,22 @@
 """The commands train, sample, compare and bench, run in this process."""
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from job_models import latents
 from PIL import Image
 
-from s4s_core import load_solver
+from s4s_core import fit, load_solver, sample
 from s4s_core.demo import SOLVERS
-from trainer.bench import engine
-from trainer.cli import main
+from s4s_core.training.starts import named_start
+from trainer.bench import engine, training
+from trainer.cli import build_parser, main
+from trainer.comparison import Comparison
+from trainer.models import ModelChoice, open_model
+from trainer.pictures import SIDE
 
 needs_demo = pytest.mark.skipif(not SOLVERS["ve"].exists(), reason="no solver is bundled yet")
 
@@ -62,6 +70,8 @@ def test_training_twice_gives_the_same_bytes(capsys, trained, tmp_path):
         (["train", "--model", "nothing"], "Unknown model 'nothing'"),
         (["train", "--model", "mixture", "--init", "ipndm"], "solver:order:schedule"),
         (["train", "--model", "mixture", "--init", "ipndm:9:edm"], "ipndm has orders 1 to 4"),
+        (["train", "--model", "mixture", "--objective", "lpips-vgg"], "the objective 'l2'"),
+        (["estimate", "--model", "mixture", "--objective", "lpips-vgg"], "the objective 'l2'"),
         (["sample", "--model", "mixture"], "makes no pictures"),
         (["sample", "--count", "0"], "whole numbers from 1 on"),
         (["sample", "--nfe", "0"], "whole numbers from 1 on"),
@@ -125,6 +135,82 @@ def test_sample_and_compare_draw_pictures(capsys, tmp_path):
     assert grid.read_bytes() != first
     code, *_ = run(capsys, "compare", "--nfe", "5", "--count", "4", "--out", str(grid))
     assert code == 0 and Image.open(grid).size[1] > 3 * 64
+
+
+LATENTS = ["--model", f"python:{Path(__file__).with_name('job_models.py')}:latents"]
+FEW = ["--config", "few.toml", "--nfe", "2", "--budget", "1"]
+
+
+@pytest.fixture
+def few(tmp_path, monkeypatch):
+    """A working folder with the config of the smallest training."""
+    monkeypatch.chdir(tmp_path)
+    sets = "samples = 2\nvalidation = 2\nheld_out = 2\nstarts = 1\n"
+    Path("few.toml").write_text(f"[options]\n{sets}", encoding="utf-8")
+
+
+def test_latents_are_shown_as_their_decoder_shows_them(capsys, few):
+    few_calls = ["--classical", "euler:1:edm", "--nfe", "1", "--count", "3"]
+    code, *_ = run(capsys, "sample", *LATENTS, *few_calls, "--prompt", "a cat", "--width", "64")
+    picture = Image.open("samples.png")
+    assert code == 0 and picture.size[0] > 3 * SIDE and len(picture.getcolors(1 << 20)) > 16
+    assert run(capsys, "train", *LATENTS, *FEW)[0] == 0 and Image.open("solver.png")
+    solver = ["--solver", "solver.safetensors", "--count", "2"]
+    code, text, _ = run(capsys, "compare", *LATENTS, *solver)
+    assert code == 0 and "Picture: compare.png" in text and Image.open("compare.png")
+
+
+def test_memory_for_two_samples_is_enough_to_train_compare_and_sample(capsys, few):
+    modest = ["--model", LATENTS[1].replace("latents", "modest")]
+    assert run(capsys, "train", *modest, *FEW)[0] == 0 and Image.open("solver.png")
+    solver = ["--solver", "solver.safetensors", "--nfe", "2", "--count", "5"]
+    assert run(capsys, "sample", *modest, *solver)[0] == 0
+    assert run(capsys, "render", *modest, *solver, "--out", "sheets")[0] == 0
+    assert run(capsys, "sample", *LATENTS, *solver, "--out", "whole.png")[0] == 0
+    halved, whole = (np.array(Image.open(p)).astype(int) for p in ("samples.png", "whole.png"))
+    assert np.abs(halved - whole).max() <= 1
+
+
+def test_no_memory_for_the_picture_spoils_no_summary(capsys, few, monkeypatch):
+    def decode(self, rows, path):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(Comparison, "_save_picture", decode)
+    code, text, told = run(capsys, "train", *LATENTS, *FEW, "--json")
+    assert code == 0 and json.loads(text)["picture"] is None
+    assert "no memory for sample pictures" in told
+
+
+def test_train_compares_with_the_teacher_that_it_learned_from(capsys, few, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Comparison, "save_picture", lambda self, *_: seen.append(self))
+    teacher = named_start(latents(None), "euler:1:edm", 3, 0.0).table
+    assert run(capsys, "train", *LATENTS, *FEW, "--teacher", "euler:1:edm:3")[0] == 0
+    pairs = seen[0].pairs
+    target = sample(latents(None).denoise, pairs.x, teacher)
+    assert seen[0].teacher == teacher and torch.equal(pairs.target, target)
+
+
+def test_without_a_picture_no_call_is_made_behind_the_training(capsys, few, monkeypatch):
+    monkeypatch.setattr("trainer.comparison.Comparison", None)
+    code, text, _ = run(capsys, "train", *LATENTS, *FEW, "--no-picture", "--json")
+    summary, score = json.loads(text), load_solver("solver.safetensors").metadata["scores"]["2"]
+    assert code == 0 and summary["picture"] is None and not Path("solver.png").exists()
+    best = {score["classical_name"]: score["classical"]}
+    assert summary["errors"] == {"2": {"S4S": score["rmse"], **best}}
+
+
+@pytest.mark.parametrize(("options", "seed"), [([], 0), (["--seed", "7"], 7)])
+def test_bench_training_trains_with_the_seed_that_it_is_given(monkeypatch, options, seed):
+    seeds = []
+    told = lambda *_, **options: seeds.append(options["seed"]) or fit(*_, **options)  # noqa: E731
+    monkeypatch.setattr(training, "fit", told)
+    line = ["bench", "training", "--fresh", "1", "--budget", "1", *options]
+    bench = training.Bench(
+        open_model(ModelChoice("mixture")), 2, build_parser("bench").parse_args(line)
+    )
+    few = {"samples": 1, "validation": 1, "held_out": 1, "init": "euler:1:edm"}
+    assert bench.run("a label", "gauss-newton", **few).final > 0 and seeds == [seed]
 
 
 def test_bench_engine_measures_ratios_in_one_run(capsys, monkeypatch, tmp_path):

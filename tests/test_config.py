@@ -2,14 +2,15 @@
 
 import argparse
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from s4s_core.errors import ConfigError, S4SError
-from s4s_core.objectives import OBJECTIVES
+from s4s_core.errors import ConfigError, ModelError
+from s4s_core.names import GRADIENT_OBJECTIVES
+from s4s_core.objectives import OBJECTIVES, Lpips, objective
 from s4s_core.training.settings import Settings
 from trainer import toml
 from trainer.config import (
@@ -21,9 +22,10 @@ from trainer.config import (
     rooted,
     to_toml,
 )
-from trainer.models import ModelChoice
+from trainer.models import ModelChoice, open_model
 from trainer.presets import PRESETS, with_preset
 from trainer.train_arguments import add_train_arguments, config_of
+from trainer.training import train
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 VALUES = st.one_of(
@@ -62,18 +64,42 @@ path = 'C:\\models\\x'  # behind a value
 many = [
     "a # b",
     # between
-    "c",
+    "c",  # behind an item
+    'd "e"' # behind the last
 ]
+quoted = ['a', 'b']
 flat = [1, 2.5, true]
 [model]  # a section
 on = false
 """
     assert toml.loads(text) == {
         "path": "C:\\models\\x",
-        "many": ["a # b", "c"],
+        "many": ["a # b", "c", 'd "e"'],
+        "quoted": ["a", "b"],
         "flat": [1, 2.5, True],
         "model": {"on": False},
     }
+
+
+LAYOUT = st.sampled_from(["", " ", "\n", ' # it\'s a [comment], "so"\n', "\r\n\t"])
+ITEM = st.sampled_from(["'a'", '"b"', "'#'", '",]"', "'C:\\x'", "1", "-2.5", "1e3", "true"])
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_lists_of_any_layout_are_read_as_python_reads_them(data):
+    """Comments, line breaks and spaces around every token; a comma behind the last item."""
+    draw = lambda: data.draw(LAYOUT)  # noqa: E731
+    items = data.draw(st.lists(ITEM, max_size=4))
+    text = "a = [" + draw()
+    text += ",".join(draw() + item + draw() for item in items)
+    text += ("," + draw() if items and data.draw(st.booleans()) else "") + "]"
+    found = toml.loads(text + "  # the end\nb = 1\n")
+    assert found["b"] == 1 and len(found["a"]) == len(items)
+    if sys.version_info >= (3, 11):
+        import tomllib
+
+        assert found["a"] == tomllib.loads(text)["a"]
 
 
 @pytest.mark.parametrize(
@@ -84,6 +110,11 @@ on = false
         "just words",
         "a = ",
         "a = [1, 2",
+        "a = [1 2]",
+        "a = [1,,2]",
+        "a = [,]",
+        "a = [1] 2",
+        "a = ['x' # ]",
         "a = nan",
         "a = Infinity",
         "a = null",
@@ -127,11 +158,26 @@ def test_a_config_survives_its_file(tmp_path):
         ("nfes = [true]", "'nfes' is a list"),
         ("budget = 1.5", "'budget' is a whole number"),
         ("budget = -1", "not below 0"),
+        ("seed = -1", "from 0 to 4294967295"),
+        ("seed = 4294967296", "from 0 to 4294967295"),
         ("effort = 'mad'", "Unknown effort 'mad'"),
         ("method = 'magic'", "Unknown method 'magic'"),
         ("objective = 'fid'", "Unknown objective 'fid'"),
         ("teacher = 'unipc'", "The teacher 'unipc' is not understood"),
         ("teacher = 'unipc-bh2:3:edm:0'", "not understood"),
+        ("teacher = 'foo:3:edm:20'", "Unknown solver 'foo'"),
+        ("teacher = 'unipc-bh2:3:bar:20'", "Unknown schedule 'bar'"),
+        ("teacher = 'dpm-solver:3:edm:20'", "no table of 20 calls"),
+        ("objective = 'l1'", "gauss-newton cannot fit the objective 'l1'"),
+        ("objective = 'huber'", "gauss-newton cannot fit the objective 'huber'"),
+        ("[options]\ninit = 'foo:3:edm'", "Unknown solver 'foo'"),
+        ("[options]\ninit = 'ipndm:3:bar'", "Unknown schedule 'bar'"),
+        ("[options]\ninit = 'heun:0:edm'", "The start 'heun:0:edm' is not understood"),
+        ("nfes = [4, 5]\n[options]\ninit = 'dpm-solver:2:edm'", "no table of 5 calls"),
+        ("[options]\ndomain = 'nonsense'", "Unknown time domain 'nonsense'"),
+        ("[options]\nrate = -1", "'rate' lies above 0"),
+        ("[options]\nrelax = -1", "'relax' not below 0"),
+        ("[options]\nending = -5", "'ending' is a noise level, not below 0"),
         ("name = 5", "'name' is text"),
         ('name = "a\\nb"', "A name is a line"),
         ("[model]\nkind = 'x'", "Unknown model 'x'"),
@@ -139,7 +185,8 @@ def test_a_config_survives_its_file(tmp_path):
     ],
 )
 def test_a_bad_config_gets_one_sentence(text, says):
-    with pytest.raises(S4SError, match=says) as caught:
+    """ConfigError, or ModelError for what stands under [model]."""
+    with pytest.raises((ConfigError, ModelError), match=says) as caught:
         from_toml(text)
     assert "\n" not in str(caught.value)
 
@@ -170,7 +217,19 @@ def test_options_and_objectives_are_those_of_fit():
     named = {"method", "nfes", "seed", "budget", "objective"}
     assert set(OPTIONS) | named == {each.name for each in fields(Settings)}
     for name in OBJECTIVES:
-        assert TrainConfig(objective=name).settings().objective == name
+        assert TrainConfig(objective=name, method="s4s").settings().objective == name
+
+
+def test_objectives_for_gradients_only_are_those_without_features():
+    plain = [n for n in ("l2", "l1", "huber") if not hasattr(objective(n), "embed")]
+    assert tuple(plain) == GRADIENT_OBJECTIVES and hasattr(Lpips, "embed")
+
+
+def test_every_seed_of_a_webui_trains():
+    config = TrainConfig(seed=2**32 - 1, model=ModelChoice("mixture"), nfes=(2,), budget=1)
+    few = {"samples": 1, "validation": 1, "held_out": 1, "init": "euler:1:edm"}
+    result = train(replace(config, options=few), open_model(config.model))
+    assert result.pack.metadata["training"]["seed"] == 2**32 - 1
 
 
 def test_effort_is_model_calls_and_a_budget_wins():

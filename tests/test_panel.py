@@ -204,6 +204,8 @@ def test_a_preset_sets_what_advanced_leaves_to_it():
         (dict(method="magic"), S4SError),
         (dict(objective="magic"), ConfigError),
         (dict(teacher="magic"), ConfigError),
+        (dict(teacher="magic:3:edm:20"), ConfigError),
+        (dict(objective="huber"), ConfigError),
         (dict(seed=-1), ConfigError),
         (dict(dtype="int1"), ModelError),
         (dict(name="a\nb"), ConfigError),
@@ -460,7 +462,7 @@ def test_the_fields_become_arguments_of_render(files):
     from trainer.cli import build_parser
 
     args = build_parser("render").parse_args(["render", *found, "--out=there"])
-    assert args.prompt == "--out=x y" and args.out == "there" and args.nfe == 5
+    assert args.prompt == ["--out=x y"] and args.out == "there" and args.nfe == 5
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,16 @@ import time
 
 import torch
 from PIL import Image
-from torch.nn.functional import interpolate
 
 from s4s_core import sample
 from s4s_core.evaluation import candidates, rank
-from s4s_core.teacher import default_teacher, draw_pairs
-from s4s_core.training.parallel import is_out_of_memory
+from s4s_core.teacher import draw_pairs
 
 from .comparison import FRESH_SEED
-from .pictures import grid, save_png, to_pixels
+from .pictures import can_show, grid, if_memory_allows, pictures, save_png, tiles, to_pixels
 from .training import teacher_of
 
-COUNT, BATCH, SIDE = 6, 2, 128
+COUNT, BATCH = 6, 2
 RIVALS = (("ipndm", 3), ("dpmpp", 2), ("unipc-bh2", 3))
 """Classical solvers that a picture is chosen from before the scores are known."""
 
@@ -35,8 +33,8 @@ class Gallery:
         self.model, self.folder = model, folder
         self.pairs, self.rivals, self.tiles = None, {}, {}
         self.due, self.cost, self.last = 0.0, 0.0, None
-        self.ending = config.settings().ending
-        self.teacher = teacher_of(config, model) or default_teacher(model, ending=self.ending)
+        self.teacher = teacher_of(config, model)
+        self.ending = self.teacher.ending
         self.able = True
 
     def show(self, event):
@@ -56,7 +54,7 @@ class Gallery:
     def _save(self, tables, scores):
         """Save a grid and return the thumbnail of its last row."""
         if self.pairs is None:
-            self.able = self._pictures(torch.zeros(1, *self.model.shape)) is not None
+            self.able = can_show(self.model)
             if not self.able:
                 return None
             self.pairs = draw_pairs(self.model, self.teacher, COUNT, FRESH_SEED, BATCH)
@@ -68,18 +66,18 @@ class Gallery:
             began = time.monotonic()
             ours = self._drawn(table)
             self.cost = time.monotonic() - began
-            rows[_label("S4S", nfe, score.get("rmse"))] = _tiles(ours)
+            rows[_label("S4S", nfe, score.get("rmse"))] = tiles(ours)
         self.folder.mkdir(exist_ok=True)
         number = 1 + max((int(p.stem) for p in self.folder.glob("[0-9]*.png")), default=0)
-        save_png(self.folder / f"{number:04d}.png", grid(rows, scale=1))
+        save_png(self.folder / f"{number:04d}.png", grid(rows))
         return thumbnail(ours)
 
     def _still(self, table):
         """The tiles of a table that does not change, drawn once."""
         if table not in self.tiles:
             known = table is self.teacher
-            pictures = self._pictures(self.pairs.target) if known else self._drawn(table)
-            self.tiles[table] = _tiles(pictures)
+            drawn = pictures(self.model, self.pairs.target) if known else self._drawn(table)
+            self.tiles[table] = tiles(drawn)
         return self.tiles[table]
 
     def _rival(self, nfe, label):
@@ -96,47 +94,27 @@ class Gallery:
 
     def _drawn(self, table):
         parts = self.pairs.batches(BATCH)
-        return torch.cat(
-            [self._pictures(sample(self.model.denoise, p.x, table, p.cond)) for p in parts]
-        )
-
-    def _pictures(self, x):
-        """Pictures [n, 3, h, w] in [0, 1] in main memory, or None; a few at a time."""
-        x = x.to(getattr(self.model, "device", "cpu"))
-        parts = [self.model.decode(part) for part in x.split(BATCH)]
-        return None if parts[0] is None else torch.cat([p.float().cpu() for p in parts])
+        results = [sample(self.model.denoise, p.x, table, p.cond) for p in parts]
+        return pictures(self.model, torch.cat(results))
 
     def _guarded(self, function):
         """What the function returns; without memory for pictures, training goes on without them."""
         if not self.able:
             return None
-        try:
-            return function()
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            print("There is no memory for sample pictures: going on without them.", flush=True)
-            self.able = False
-            return None
+        found = if_memory_allows(function)
+        self.able = found is not None
+        return found
 
 
 def _label(name, nfe, error):
     return f"{name}, {nfe} NFE" + ("" if error is None else f": {error:.3f}")
 
 
-def _tiles(pictures):
-    """Pictures in [-1, 1] of about SIDE pixels: small ones keep theirs, large ones are averaged."""
-    longest = max(pictures.shape[2:])
-    if longest <= SIDE:
-        return interpolate(pictures * 2 - 1, scale_factor=SIDE // longest, mode="nearest")
-    return interpolate(pictures * 2 - 1, scale_factor=SIDE / longest, mode="area")
-
-
 def thumbnail(pictures):
     """A data URI of the first four pictures in a square."""
     sheet = Image.new("RGB", (THUMBNAIL, THUMBNAIL), "white")
     half = THUMBNAIL // 2
-    for number, pixels in enumerate(to_pixels(pictures[:4] * 2 - 1)):
+    for number, pixels in enumerate(to_pixels(pictures[:4])):
         tile = Image.fromarray(pixels.copy())
         smooth = max(tile.size) > half
         how = Image.Resampling.LANCZOS if smooth else Image.Resampling.NEAREST

@@ -28,26 +28,36 @@ def _is_rest(text):
 
 
 def _value(text):
-    """The value at the start of `text`; ValueError if there is none, or more than one."""
+    """(the value at the start of `text`, what stands behind it); ValueError if there is none."""
     literal = _LITERAL.match(text)
     if literal:
-        value, end = literal[1], literal.end()
-    else:
-        value, end = _DECODER.raw_decode(text)
-    if not _is_rest(text[end:]):
-        raise ValueError("there is more than one value")
-    return value
+        return literal[1], text[literal.end() :]
+    value, end = _DECODER.raw_decode(text)
+    return value, text[end:]
 
 
-def _list(text):
-    """A list, whose last item may be followed by a comma; ValueError while it is not complete."""
-    try:
-        return _value(text)
-    except ValueError:
-        head, bracket, rest = text.rpartition("]")
-        if not bracket or not _is_rest(rest) or not head.rstrip().endswith(","):
-            raise
-        return _value(head.rstrip()[:-1] + "]")
+def _list(text, lines):
+    """(the items of a list, what stands behind it); `text` begins behind its bracket.
+
+    `lines` are read on until the list ends; ValueError where it does not, or is none.
+    """
+    items, comma = [], True
+    while True:
+        text = text.strip()
+        if _is_rest(text):
+            text = next(lines, (0, None))[1]
+            if text is None:
+                raise ValueError("the list has no end")
+        elif text[0] == "]":
+            return items, text[1:]
+        elif comma:
+            item, text = _value(text)
+            items.append(item)
+            comma = False
+        elif text[0] == ",":
+            text, comma = text[1:], True
+        else:
+            raise ValueError("a comma is missing")
 
 
 def _plain(value):
@@ -82,19 +92,16 @@ def _assignment(number, line, lines):
     match = _KEY.fullmatch(line)
     if match is None:
         raise ConfigError(f"Line {number} of the config is not understood: write key = value.")
-    text, read = match[2], _list if match[2].startswith("[") else _value
-    while True:
-        try:
-            value = read(text)
-            break
-        except ValueError:
-            more = next(lines, None) if read is _list else None
-        if more is None:
-            raise ConfigError(
-                f"Line {number} of the config: the value of '{match[1]}' is not understood; write "
-                'text as "text", and numbers, true, false and lists plainly.'
-            )
-        text += " " + ("" if _is_rest(more[1]) else more[1].strip())
+    text = match[2]
+    try:
+        value, rest = _list(text[1:], lines) if text.startswith("[") else _value(text)
+        if not _is_rest(rest):
+            raise ValueError("there is more than one value")
+    except ValueError:
+        raise ConfigError(
+            f"Line {number} of the config: the value of '{match[1]}' is not understood; write "
+            'text as "text", and numbers, true, false and lists plainly.'
+        ) from None
     if not _plain(value):
         raise ConfigError(f"Line {number} of the config: '{match[1]}' cannot hold that.")
     return match[1], value
