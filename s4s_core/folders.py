@@ -43,6 +43,11 @@ def jobs_home():
     return data_home() / "jobs"
 
 
+def panel_packages():
+    """The folder of the panel's own packages, for a Python without gradio: those of this one."""
+    return data_home() / "panel" / sys.implementation.cache_tag
+
+
 def register_solver_folders(folders):
     """Let a host say where its solver files are; replaces what it said before."""
     _registered[:] = map(Path, folders)

@@ -572,14 +572,6 @@ def test_the_server_ends_with_the_process_that_it_follows():
     assert Server.should_exit and not is_alive(process.pid)
 
 
-def test_without_gradio_one_sentence_says_what_to_do(monkeypatch):
-    from trainer.commands import panel
-
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(S4SError, match="python s4s.py"):
-        panel.run(None)
-
-
 # Charts
 
 
