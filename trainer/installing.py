@@ -1,17 +1,7 @@
-"""What people are told where a package is missing: a command line that they can copy."""
-
-import shlex
-import subprocess
-import sys
+"""What people are told where an extra's packages are missing."""
 
 from s4s_core.folders import CHECKOUT
-from s4s_core.processes import WINDOWS
-
-
-def typed(command):
-    """A command as it is typed here, quoted where it must be."""
-    parts = list(map(str, command))
-    return subprocess.list2cmdline(parts) if WINDOWS else shlex.join(parts)
+from s4s_core.starting import pip_line
 
 
 def list_of(extra):
@@ -22,5 +12,4 @@ def list_of(extra):
 def install_line(extra):
     """The command that installs an extra for the very Python that is running."""
     file = list_of(extra)
-    what = ["-r", file] if file.is_file() else [f"s4s-solver[{extra}]"]
-    return typed([sys.executable, "-m", "pip", "install", *what])
+    return pip_line("-r", file) if file.is_file() else pip_line(f"s4s-solver[{extra}]")

@@ -14,8 +14,9 @@ from pathlib import Path
 from s4s_core.errors import S4SError
 from s4s_core.folders import CHECKOUT, panel_packages
 from s4s_core.processes import Lock
+from s4s_core.starting import typed
 
-from ..installing import install_line, list_of, typed
+from ..installing import install_line, list_of
 
 NEW = ".new-"
 """How the folders of downloads begin that are under way, or were cut off."""
