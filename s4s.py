@@ -24,8 +24,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 DEFAULT_COMMAND = ["panel"]
-RUN_FILES = [ROOT / "requirements.txt", ROOT / "requirements" / "panel.txt"]
-TEST_FILES = [*RUN_FILES, ROOT / "requirements" / "dev.txt"]
+EXTRAS = ROOT / "requirements"
+RUN_FILES = [ROOT / "requirements.txt", EXTRAS / "panel.txt", EXTRAS / "lpips.txt"]
+TEST_FILES = [*RUN_FILES, EXTRAS / "dev.txt"]
 
 
 class SetupError(Exception):

@@ -8,13 +8,11 @@ from pathlib import Path
 import folder_paths
 
 from ..s4s_core import folders
-from ..s4s_core.demo import SOLVERS
 from ..s4s_core.errors import S4SError, SolverFileError
 from ..s4s_core.solver_file import load_unchanged, save_solver
 from ..s4s_core.table import SolverPack
 
 KIND = folders.NAME
-DEMO = "demo.safetensors"
 
 
 def register_folder():
@@ -35,7 +33,7 @@ def home():
 
 def files():
     """{name: path} of every solver file, the demo's included."""
-    return dict(sorted(({DEMO: SOLVERS["ve"]} | folders.solver_files()).items()))
+    return dict(sorted(({folders.DEMO: folders.DEMO_SOLVER} | folders.solver_files()).items()))
 
 
 def find(name):

@@ -1,5 +1,6 @@
 """The trainer panel as a process of its own, started by a button in the sidebar."""
 
+import importlib.util
 import os
 import subprocess
 import threading
@@ -11,6 +12,9 @@ from ..s4s_core.starting import command
 
 PREFIX = "S4S panel: "
 PATIENCE = 60.0
+PATIENCE_INSTALLING = 1800.0
+"""Seconds until a panel must answer, and until one that first downloads gradio must."""
+
 _KEPT = 40
 
 
@@ -26,19 +30,22 @@ class Panel:
         alive = self._process is not None and self._process.poll() is None
         return self._url if alive else None
 
-    def start(self):
-        """The address, once the panel answers; HostError says why there is none."""
+    def start(self, install=False):
+        """The address, once the panel answers; HostError says why there is none.
+
+        install: have the panel download gradio first, if it is missing.
+        """
         with self._lock:
             if self.url() is None:
-                self._launch()
-                self._wait()
+                self._launch(["--install"] if install else [])
+                self._wait(PATIENCE_INSTALLING if install else PATIENCE)
             return self._url
 
-    def _launch(self):
+    def _launch(self, options):
         self._url, self._lines = None, []
         environment = os.environ | {"S4S_SOLVERS": os.pathsep.join(map(str, _folders()))}
         self._process = subprocess.Popen(
-            self._argv,
+            [*self._argv, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -56,8 +63,8 @@ class Panel:
                 self._url = line.removeprefix(PREFIX).strip()
             self._lines = [*self._lines, line.rstrip()][-_KEPT:]
 
-    def _wait(self):
-        end = time.monotonic() + PATIENCE
+    def _wait(self, patience):
+        end = time.monotonic() + patience
         while self._url is None and time.monotonic() < end and self._process.poll() is None:
             time.sleep(0.05)
         if self._url is None:
@@ -76,6 +83,11 @@ class Panel:
             except subprocess.TimeoutExpired:  # it hangs: nothing of it is worth waiting for
                 self._process.kill()
                 self._process.wait()
+
+
+def is_ready():
+    """Can the panel start without a download? It finds gradio in ComfyUI's Python or its own."""
+    return importlib.util.find_spec("gradio") is not None or folders.panel_packages().is_dir()
 
 
 def _folders():

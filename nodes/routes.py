@@ -18,7 +18,7 @@ from ..s4s_core.errors import S4SError
 from ..s4s_core.solver_file import load_unchanged
 from ..s4s_core.summary import summary, table_facts
 from . import learning, library, notices
-from .panel import PANEL
+from .panel import PANEL, is_ready
 
 _DATA_URI = re.compile(r"data:(image/(?:jpeg|png|webp));base64,(.+)", re.DOTALL)
 
@@ -136,13 +136,14 @@ async def _body(request):
 
 
 async def panel_address(request):
-    return {"url": PANEL.url()}
+    return {"url": PANEL.url(), "ready": is_ready()}
 
 
 @guarded
 async def start_panel(request):
+    install = (await _body(request)).get("install") is True
     try:
-        return {"url": await asyncio.to_thread(PANEL.start)}
+        return {"url": await asyncio.to_thread(PANEL.start, install)}
     except S4SError as error:
         raise Refused(503, str(error)) from error
 

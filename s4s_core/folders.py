@@ -14,6 +14,10 @@ CHECKOUT = Path(__file__).absolute().parents[1]
 NAME = "s4s_solvers"
 """The solvers' folder among the models of a host."""
 
+DEMO = "demo.safetensors"
+DEMO_SOLVER = Path(__file__).absolute().with_name("demo") / "solver.safetensors"
+"""The solver in the box, for the demo model, and the name that it is offered under."""
+
 MAX_LISTED = 10_000
 _registered = []
 
@@ -41,6 +45,11 @@ def make_absolute():
 def jobs_home():
     """The folder of training jobs."""
     return data_home() / "jobs"
+
+
+def panel_packages():
+    """The folder of the panel's own packages, for a Python without gradio: those of this one."""
+    return data_home() / "panel" / sys.implementation.cache_tag
 
 
 def register_solver_folders(folders):

@@ -23,8 +23,9 @@ CONFIG, STATE, METRICS, SAMPLES = "config.toml", "state.json", "metrics.jsonl", 
 LOG, FIT, RESULT, LOCK = "log.txt", "fit-state.safetensors", "result.safetensors", "lock"
 
 KEYS = {"name", "model", "nfes", "lane", "created", "queued", "status", "attempt", "pid"}
-KEYS |= {"message", "error", "exit_code", "result"}
-"""What a state says: `lane` is the device whose turn it waits for, `attempt` counts resumptions."""
+KEYS |= {"message", "error", "exit_code", "result", "start"}
+"""What a state says: `lane` is the device whose turn it waits for, `attempt` counts resumptions,
+`start` is how whoever queued it last would start its process: command, folder, solvers' folders."""
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 _TAIL = 8192

@@ -11,6 +11,7 @@ import torch
 
 from .errors import ObjectiveError
 from .names import OBJECTIVES
+from .starting import pip_line
 
 _HUBER = 0.03
 _SMALLEST_SIDE = 64
@@ -89,8 +90,8 @@ class Lpips:
 def _load_lpips(name, decode):
     if importlib.util.find_spec("lpips") is None:
         raise ObjectiveError(
-            "The objective LPIPS needs the package lpips: install it with 'pip install lpips', "
-            "or use 'l2'."
+            "The objective LPIPS needs the package lpips: use 'l2', or install it with this "
+            f"command: {pip_line('lpips')}"
         )
     import lpips
 

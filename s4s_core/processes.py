@@ -108,11 +108,12 @@ def end_tree(pid):
         os.killpg(pid, signal.SIGKILL)
 
 
-def start_detached(command, log):
+def start_detached(command, log, folder=None, **environment):
     """Start a process that outlives this one; its output is appended to the file `log`.
 
-    A caller whose working folder will not outlive it sets DETACHED_IN: in a folder that is gone,
-    torch does not even load.
+    It works in `folder`, or else where this process does, with these variables of the environment
+    beside those of this process. A caller whose working folder will not outlive it sets
+    DETACHED_IN: in a folder that is gone, torch does not even load.
     """
     options = {"start_new_session": True}
     if WINDOWS:
@@ -121,7 +122,8 @@ def start_detached(command, log):
     with open(log, "ab") as output:
         return subprocess.Popen(
             command,
-            cwd=DETACHED_IN,
+            cwd=folder or DETACHED_IN,
+            env=os.environ | environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

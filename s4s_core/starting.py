@@ -1,5 +1,7 @@
-"""How a part of S4S starts another one as a process of its own."""
+"""How a part of S4S starts another one as a process of its own, and how people are told to."""
 
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,3 +24,14 @@ def command(module, *arguments):
     """
     line = _LINE.format(home=str(HOME), module=module)
     return [sys.executable, "-c", line, *map(str, arguments)]
+
+
+def typed(command):
+    """A command as it is typed here, quoted where it must be."""
+    parts = list(map(str, command))
+    return subprocess.list2cmdline(parts) if sys.platform == "win32" else shlex.join(parts)
+
+
+def pip_line(*what):
+    """The command that installs something for the very Python that is running."""
+    return typed([sys.executable, "-m", "pip", "install", *what])

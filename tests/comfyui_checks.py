@@ -770,7 +770,8 @@ def check_the_routes(b):
                 assert status in (400, 404) and found["error"].endswith("."), query
             assert (await ask("GET", "/s4s/thumbnail?file=nothing"))[0] == 404
             assert await ask("GET", "/s4s/jobs") == (200, {"jobs": []})
-            assert await ask("GET", "/s4s/panel") == (200, {"url": None})
+            status, found = await ask("GET", "/s4s/panel")
+            assert (status, found["url"], type(found["ready"])) == (200, None, bool)
             for path in ("/s4s/panel", "/s4s/jobs/cancel"):
                 for headers in foreign:
                     assert (await ask("POST", path, json={"id": "graph"}, headers=headers))[
@@ -815,6 +816,9 @@ def check_the_panel_process(b):
     assert one.url() is None
     words = "import sys; sys.exit('Install gradio to use the panel.')"
     refusal(panel.Panel([sys.executable, "-c", words]).start, "Install gradio")
+    words = "import sys; sys.exit(f'Given {sys.argv[1:]}.')"
+    refusal(panel.Panel([sys.executable, "-c", words]).start, "Given [].")
+    refusal(lambda: panel.Panel([sys.executable, "-c", words]).start(True), "['--install']")
     usual = panel.Panel()._argv
     assert usual[-4:] == ["panel", "--no-browser", "--follow", str(os.getpid())]
 

@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
+from wheels import make_wheel, offline
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -65,6 +65,11 @@ def test_only_lower_bounds_are_allowed(s4s, listing, line):
         s4s.requirements(listing(line))
 
 
+def test_a_start_installs_the_panel_and_lpips(s4s):
+    names = {name for file in s4s.RUN_FILES for name, _ in s4s.requirements(file)}
+    assert names == {"torch", "numpy", "safetensors", "pillow", "gradio", "lpips"}
+
+
 def test_our_own_lists_hold_lower_bounds_only(s4s):
     files = [*s4s.TEST_FILES, *(ROOT / "requirements").glob("*.txt")]
     assert all(s4s.requirements(file) for file in files)
@@ -113,18 +118,6 @@ def test_an_old_python_is_told_so():
 # Real runs
 
 
-def make_wheel(folder, name, version, **files):
-    """A minimal wheel, written by hand."""
-    info = f"{name}-{version}.dist-info"
-    contents = {f"{name}/{file}.py": text for file, text in files.items()}
-    contents[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    contents[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    contents[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in contents) + f"{info}/RECORD,,\n"
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        for path, text in contents.items():
-            wheel.writestr(path, text)
-
-
 class Checkout:
     """A folder with the real s4s.py around a tiny trainer, and wheels instead of a network."""
 
@@ -141,14 +134,14 @@ class Checkout:
         self.requirements = self.folder / "requirements.txt"
         self.requirements.write_text("tiny>=1.0\n")
         (self.folder / "requirements" / "panel.txt").write_text("tiny>=1.1\n")
+        (self.folder / "requirements" / "lpips.txt").write_text("tiny>=1.1\n")
         (self.folder / "requirements" / "dev.txt").write_text("pytest>=8.0\n")
         wheels = folder / "wheels"
         wheels.mkdir()
         make_wheel(wheels, "tiny", "1.5", __init__="")
         make_wheel(wheels, "pytest", "8.0", __init__="", __main__=PYTEST)
         self.env = {k: v for k, v in os.environ.items() if k not in ("S4S_VENV", "PYTHONPATH")}
-        self.env |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
-        self.env |= {"PIP_CONFIG_FILE": os.devnull}
+        self.env |= offline(wheels)
 
     def command(self, *arguments):
         return [sys.executable, str(self.folder / "s4s.py"), *arguments]

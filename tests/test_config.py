@@ -259,6 +259,7 @@ def test_presets_keep_the_model_and_set_the_rest():
 
 def test_relative_paths_are_rooted_where_they_exist(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COMFYUI_PATH", raising=False)
     (tmp_path / "net.py").touch()
     inside = rooted(TrainConfig(model=ModelChoice("python", "net.py:make")))
     assert inside.model.path == f"{tmp_path / 'net.py'}:make"
@@ -267,6 +268,16 @@ def test_relative_paths_are_rooted_where_they_exist(tmp_path, monkeypatch):
         assert rooted(config) == config
     (tmp_path / "sdxl.safetensors").touch()
     assert rooted(config).model.path == str(tmp_path / "sdxl.safetensors")
+
+
+def test_comfyuis_folder_is_rooted_where_a_config_is_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COMFYUI_PATH", "comfy")
+    named = TrainConfig(model=ModelChoice("comfyui", "x.safetensors", host="../other"))
+    assert rooted(named).model.host == str(tmp_path / ".." / "other")
+    unnamed = TrainConfig(model=ModelChoice("comfyui", "x.safetensors"))
+    assert rooted(unnamed).model.host == str(tmp_path / "comfy")
+    assert rooted(TrainConfig()).model.host == ""
 
 
 def parse(*arguments):

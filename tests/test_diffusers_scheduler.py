@@ -282,5 +282,5 @@ def test_takes_the_configuration_of_any_scheduler(name, two):
 def test_without_diffusers_one_sentence(monkeypatch):
     monkeypatch.delitem(sys.modules, "trainer.diffusers_scheduler")
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r"needs diffusers.*s4s-solver\[diffusers\]"):
+    with pytest.raises(ModelError, match="needs diffusers.*-m pip install"):
         importlib.import_module("trainer.diffusers_scheduler")

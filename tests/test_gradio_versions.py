@@ -37,12 +37,20 @@ from s4s_core.folders import jobs_home
 from s4s_core.processes import Lock
 from trainer.jobs import RUNNER_LOCK
 from trainer.jobs.runner import Runner
+from trainer.starting import own_command
+
+class Here(Runner):
+    # The panel's Python has no torch: jobs run in this one.
+    def start(self, folder, state):
+        state["start"]["command"] = own_command("work", folder.name)
+        super().start(folder, state)
+
 jobs_home().mkdir(parents=True)
 with Lock(jobs_home() / RUNNER_LOCK) as lock:
     assert lock.take()
     print("ready", flush=True)
     while True:
-        Runner().work()
+        Here().work()
         time.sleep(0.2)
 """
 

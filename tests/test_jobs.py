@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from s4s_core import jobs as core
-from s4s_core.errors import JobError
+from s4s_core.errors import ConfigError, JobError
 from s4s_core.folders import jobs_home
 from s4s_core.processes import Lock, end_tree, holder, start_detached
 from trainer import jobs
 from trainer.cli import main
-from trainer.config import TrainConfig
+from trainer.config import TrainConfig, from_toml
 from trainer.jobs import runner
 from trainer.models import ModelChoice
 
@@ -54,7 +54,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("S4S_HOME", str(tmp_path))
     monkeypatch.delenv("S4S_SOLVERS", raising=False)
     worker = lambda _, id: [sys.executable, "-c", WORKER, id]  # noqa: E731
-    monkeypatch.setattr(runner, "own_command", worker)
+    monkeypatch.setattr(jobs, "own_command", worker)
     monkeypatch.setattr(runner, "POLL", 0.02)
     yield tmp_path
     for lock in tmp_path.rglob("*lock*"):
@@ -200,6 +200,37 @@ def test_jobs_run_one_after_the_other_in_their_order(home):
     assert not jobs.is_running()
 
 
+def test_a_job_runs_as_whoever_queued_it_would_run_it(home, monkeypatch):
+    """Not as the runner, which may be another host's: Python, checkout and folders are its own."""
+
+    def be(host):
+        (home / host).mkdir()
+        monkeypatch.chdir(home / host)
+        monkeypatch.setenv("S4S_SOLVERS", os.pathsep.join(["models", "more"]))
+        worker = f"host = {host!r}\n{WORKER}"
+        monkeypatch.setattr(jobs, "own_command", lambda _, id: [sys.executable, "-c", worker, id])
+
+    plan = "print(host, Path.cwd().name, os.environ['S4S_SOLVERS'])"
+    solvers = lambda host: f"{home / host / 'models'}{os.pathsep}{home / host / 'more'}"  # noqa: E731
+    be("first")
+    one, two = add(plan), add(plan)
+    jobs.cancel(two)
+    be("second")
+    jobs.resume(two, start=False)
+    be("runners")
+    monkeypatch.setenv("S4S_HOME", "..")
+    runner.run()
+    assert (status(one), status(two)) == ("done", "done")
+    assert jobs.job(one).log_tail() == f"first first {solvers('first')}"
+    assert jobs.job(two).log_tail() == f"second second {solvers('second')}"
+
+
+def test_no_config_can_say_how_its_process_is_started():
+    with pytest.raises(ConfigError, match="no key 'start'"):
+        from_toml('[start]\ncommand = "evil"')
+    assert core.read_state(core.job_folder(add()))["start"]["command"][0] == sys.executable
+
+
 def test_a_second_gpu_has_its_own_turn(home):
     first = add(WAIT, model=ModelChoice(device="cuda:0"))
     blocked = add(model=ModelChoice(device="auto"))
@@ -240,7 +271,7 @@ def test_a_job_added_while_the_runner_was_leaving_is_not_forgotten(monkeypatch):
 
 def test_a_worker_outlives_its_runner_and_the_next_one_waits_for_it(home):
     first, second = add(WAIT), add("assert (folder.parent / 'go').exists()")
-    command = runner.own_command("work", first)
+    command = jobs.own_command("work", first)
     start_detached(command, core.job_folder(first) / core.LOG)  # as by a runner that was killed
     until(lambda: status(first) == "running")
     assert runner.Runner().busy_lanes() == {"main"}
@@ -282,7 +313,7 @@ def test_a_waiting_job_loses_its_turn():
 def test_a_worker_finds_its_job_cancelled_meanwhile():
     id = add("raise SystemExit(9)")
     jobs.cancel(id)
-    command = runner.own_command("work", id)
+    command = jobs.own_command("work", id)
     assert subprocess.run(command, capture_output=True, timeout=PATIENCE).returncode == 0
     assert status(id) == "cancelled"
 
@@ -358,7 +389,9 @@ def test_a_worker_that_dies_without_a_word_is_interrupted(plan, code):
 @pytest.mark.parametrize("command", [[sys.executable, "-c", "raise SystemExit(7)"], ["/no/such"]])
 def test_a_worker_that_cannot_begin_fails_once(monkeypatch, command):
     started = []
-    monkeypatch.setattr(runner, "own_command", lambda *a: started.append(a) or command)
+    start = lambda *a, **k: started.append(a) or start_detached(*a, **k)  # noqa: E731
+    monkeypatch.setattr(runner, "start_detached", start)
+    monkeypatch.setattr(jobs, "own_command", lambda *a: command)
     id = add()
     runner.run()
     assert status(id) == "failed" and len(started) == 1
@@ -366,9 +399,9 @@ def test_a_worker_that_cannot_begin_fails_once(monkeypatch, command):
 
 
 def test_a_job_resumed_before_its_death_was_noted_still_waits(monkeypatch):
+    monkeypatch.setattr(jobs, "own_command", lambda *a: [sys.executable, "-c", ""])
     id = add()
     folder, tended = core.job_folder(id), runner.Runner()
-    monkeypatch.setattr(runner, "own_command", lambda *a: [sys.executable, "-c", ""])
     tended.start(folder, core.read_state(folder))
     next(iter(tended.children)).wait(PATIENCE)
     jobs.cancel(id)
@@ -383,9 +416,9 @@ def test_a_state_that_cannot_be_written_does_not_stop_the_queue(monkeypatch, cap
     def refuse(folder, state):
         raise OSError(28, "No space left on device")
 
+    monkeypatch.setattr(jobs, "own_command", lambda *a: [sys.executable, "-c", ""])
     ids = [add(), add()]
     monkeypatch.setattr(core, "write_state", refuse)
-    monkeypatch.setattr(runner, "own_command", lambda *a: [sys.executable, "-c", ""])
     runner.run()
     assert [status(id) for id in ids] == ["queued", "queued"]
     assert capsys.readouterr().err.count("No space left") == 2

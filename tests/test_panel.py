@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 from s4s_core import load_solver, processes, save_solver
 from s4s_core.demo import SOLVERS
 from s4s_core.errors import ConfigError, JobError, ModelError, S4SError, SolverFileError
-from s4s_core.folders import jobs_home, solver_files, solver_folders
+from s4s_core.folders import DEMO, DEMO_SOLVER, jobs_home, solver_files, solver_folders
 from s4s_core.summary import summary
 from s4s_core.table import SolverPack
 from trainer import jobs as job_store
@@ -512,9 +513,66 @@ def test_a_rendering_that_died_says_so(home):
     folder = rendering.compare_home()
     folder.mkdir()
     (folder / "state.json").write_text(json.dumps(rendering._state("Opening the model.")))
-    assert "stopped" in compare.look({}, None, None)[2]
+    assert "without a word" in compare.look({}, None, None)[2]
     (folder / "log.txt").write_text("Traceback\nMemoryError: none left\n\n")
-    assert "none left" in compare.look({}, None, None)[2]
+    assert "last words: MemoryError: none left" in compare.look({}, None, None)[2]
+    (folder / "log.txt").write_text("error: Such a file is no solver.\n")
+    assert "Such a file is no solver." in compare.look({}, None, None)[2]
+    assert "error:" not in compare.look({}, None, None)[2]
+
+
+RENDERER = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from s4s_core.processes import Lock
+from trainer.rendering import Teller
+if sys.argv[1] == "late":
+    folder = Path(sys.argv[2])
+    Lock(folder / "lock").take()
+    print("loaded completely 9.5 4897.0 True", flush=True)
+    Teller(folder).tell("teacher: call 3 of 20", 0.1)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_a_rendering_that_was_stopped_is_no_error(home, monkeypatch, when):
+    """Early: its process has not taken the lock yet, as while it imports torch."""
+    folder = rendering.compare_home()
+    line = [sys.executable, "-c", RENDERER, when, str(folder)]
+    monkeypatch.setattr(rendering, "own_command", lambda *a: line)
+    process = rendering.start(folder, [])
+    deadline = time.monotonic() + 120
+    while when == "late" and rendering.look(folder)["progress"] == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "Rendering" in compare.look({}, None, None)[2]
+    rendering.stop(folder)
+    assert process.wait(60) != 0 and not rendering.is_rendering(folder)
+    *_, status, _, stop = compare.look({}, None, None)
+    assert status == markup.note("Stopped.") and not stop["interactive"]
+    rendering.stop(folder)  # once more does no harm
+    assert rendering.look(folder)["message"] == "Stopped."
+
+
+def test_the_first_solver_of_ones_own_takes_the_demos_place(home):
+    seen = {}
+    compare.look(seen, None, None)
+    (home / "solvers").mkdir()
+    (home / "solvers" / "mine.safetensors").write_bytes(DEMO_SOLVER.read_bytes())
+    named = compare.look(seen, DEMO, "5")[0]
+    assert (named["choices"], named["value"]) == (["mine.safetensors", DEMO], "mine.safetensors")
+    assert "value" not in compare.look(seen, DEMO, "5")[0]  # now it was chosen
+
+
+def test_a_fresh_machine_can_compare_the_demos_solver(home):
+    named, steps, *_ = compare.look({}, None, None)
+    assert (named["choices"], named["value"]) == ([DEMO], DEMO)
+    given = fields_of_compare(solver=DEMO, nfe=steps["value"])
+    assert f"--solver={DEMO_SOLVER}" in compare.arguments(given)
+    with pytest.raises(S4SError, match="^Choose a solver first.$"):
+        compare.begin(None, *fields_of_compare(solver=None).values())
 
 
 # The server
@@ -572,14 +630,6 @@ def test_the_server_ends_with_the_process_that_it_follows():
     process.communicate()
     follower.join(60)
     assert Server.should_exit and not is_alive(process.pid)
-
-
-def test_without_gradio_one_sentence_says_what_to_do(monkeypatch):
-    from trainer.commands import panel
-
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(S4SError, match="python s4s.py"):
-        panel.run(None)
 
 
 # Charts

@@ -22,6 +22,7 @@ from s4s_core.schedules.closed import logsnr
 from s4s_core.schedules.dmn import dmn, error_bound
 from s4s_core.schedules.gits import METRICS, _chord_distance, gits_costs, shortest_path
 from s4s_core.spaces import DiscreteTimes, log_snr
+from s4s_core.starting import pip_line
 
 CLOSED = ("uniform", "quadratic", "edm", "logsnr")
 
@@ -230,7 +231,7 @@ def test_dmn_without_scipy(monkeypatch):
         lambda name, *a: None if name == "scipy" else find(name, *a),
     )
     with pytest.raises(
-        TableError, match=re.escape("'dmn' needs scipy: install it with 'pip install scipy'")
+        TableError, match=re.escape(f"needs scipy: install it with {pip_line('scipy')}")
     ):
         schedule("dmn", 5, MODELS["ve"])
 

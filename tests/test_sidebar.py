@@ -271,7 +271,7 @@ def test_a_mismatch_is_a_toast(page):
 
 def test_the_trainer_opens_in_a_tab_of_its_own(page, server):
     address = f"{server}/system_stats"
-    page.route("**/s4s/panel", lambda route: route.fulfill(json={"url": address}))
+    page.route("**/s4s/panel", lambda route: route.fulfill(json={"url": address, "ready": True}))
     comfy_browser.open_tab(page)
     with page.expect_popup() as popup:
         page.click('[data-key="trainer"]')
@@ -282,7 +282,7 @@ def test_the_trainer_opens_in_a_tab_of_its_own(page, server):
 def test_a_trainer_that_does_not_start_is_told(page):
     def refuse(route):
         if route.request.method == "GET":
-            route.fulfill(json={"url": None})
+            route.fulfill(json={"url": None, "ready": True})
         else:
             route.fulfill(status=503, json={"error": "The trainer panel could not be started."})
 

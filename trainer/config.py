@@ -1,6 +1,7 @@
 """What a training job is asked to do, as plain data with strict keys, in TOML and out. No torch."""
 
 import json
+import os
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
@@ -183,11 +184,17 @@ def read_config(path):
 
 
 def rooted(config):
-    """The config with a model's path that is relative to the working folder made absolute."""
-    path, tail = config.model.path, ""
-    if config.model.kind == "python":
+    """The config with what it takes from this process made plain, for a job of another one: the
+    model's path and ComfyUI's folder absolute, the latter from COMFYUI_PATH if it names none."""
+    model, tail = config.model, ""
+    path, host = model.path, model.host
+    if model.kind == "python":
         path, colon, name = path.rpartition(":")
         tail = colon + name
-    if not path or not Path(path).exists():
-        return config
-    return replace(config, model=replace(config.model, path=str(Path(path).absolute()) + tail))
+    if path and Path(path).exists():
+        model = replace(model, path=str(Path(path).absolute()) + tail)
+    if model.kind == "comfyui":
+        host = host or os.environ.get("COMFYUI_PATH", "")
+    if host:
+        model = replace(model, host=str(Path(host).expanduser().absolute()))
+    return replace(config, model=model)

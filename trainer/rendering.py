@@ -21,15 +21,21 @@ from .starting import own_command
 
 STATE, LOCK, LOG = "state.json", "lock", "log.txt"
 PICTURES = ("teacher", "classical", "solver")
-STARTING = "Starting."
+STARTING, STOPPED = "Starting.", "Stopped."
 START_SECONDS = 60
 """How long a process may take from its start to its lock."""
+
+STOP_SECONDS = 5
+"""How long a process that was ended may keep its lock."""
 
 SMALLEST_SIDE = 512
 """Sheets of small pictures are enlarged to about this many pixels, each pixel kept sharp."""
 
 
 # Seen from outside; no torch
+
+_started = {}
+"""The newest process that `start` has started for a folder; until it has the lock, only we know."""
 
 
 def compare_home():
@@ -46,33 +52,58 @@ def start(folder, arguments):
     if is_rendering(folder):
         raise S4SError("A comparison is being rendered: wait for it, or stop it.")
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / STATE, json.dumps(_state(STARTING)).encode())
+    _write(folder, _state(STARTING))
     (folder / LOG).write_bytes(b"")
-    return start_detached(own_command("render", *arguments, f"--out={folder}"), folder / LOG)
+    process = start_detached(own_command("render", *arguments, f"--out={folder}"), folder / LOG)
+    _started[folder] = process
+    return process
 
 
 def stop(folder):
-    """End the process that renders into a folder, if one does."""
-    pid = holder(folder / LOCK)
+    """End the process that renders into a folder, if one does or is about to, and note it."""
+    process, pid = _started.pop(folder, None), holder(folder / LOCK)
+    if process is not None and process.poll() is None:
+        end_tree(process.pid)
     if pid:
         end_tree(pid)
+    deadline = time.monotonic() + STOP_SECONDS
+    while is_rendering(folder) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    state = _read(folder)
+    if state and state["error"] is None and state["progress"] < 1:
+        _write(folder, state | {"message": STOPPED})
 
 
 def look(folder):
     """The state of a folder's rendering with "running", or None where there never was one.
 
-    A process that ended without a word leaves the end of its log as the error.
+    A process that ended before it was done leaves the end of its log as the error.
     """
     running = is_rendering(folder)  # asked first: what ends meanwhile has written its last state
-    try:
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        age = time.time() - (folder / STATE).stat().st_mtime
-    except (OSError, ValueError):
+    state = _read(folder)
+    if state is None:
         return None
-    running = running or (state["message"] == STARTING and age < START_SECONDS)
-    if not running and state["error"] is None and state["progress"] < 1:
+    running = running or (state["message"] == STARTING and _age(folder) < START_SECONDS)
+    over = state["error"] is not None or state["progress"] >= 1 or state["message"] == STOPPED
+    if not running and not over:
         state["error"] = _last_words(folder)
     return state | {"running": running}
+
+
+def _read(folder):
+    try:
+        return json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _write(folder, state):
+    write_atomic(folder / STATE, json.dumps(state).encode())
+
+
+def _age(folder):
+    """Seconds since a folder's state was written."""
+    return time.time() - (folder / STATE).stat().st_mtime
 
 
 def _last_words(folder):
@@ -81,7 +112,10 @@ def _last_words(folder):
     except OSError:
         lines = []
     said = [line.strip() for line in lines if line.strip()]
-    return said[-1] if said else "The rendering was stopped before it was done."
+    if not said:
+        return "The rendering broke off without a word."
+    reason = said[-1].removeprefix("error: ")
+    return reason if reason != said[-1] else f"The rendering broke off; its last words: {reason}"
 
 
 def _state(message, progress=0.0, **facts):
@@ -119,7 +153,7 @@ class Teller:
 
     def tell(self, message, progress, error=None):
         state = _state(message, progress, **self.facts) | {"done": self.done, "error": error}
-        write_atomic(self.folder / STATE, json.dumps(state).encode())
+        _write(self.folder, state)
 
 
 def _render(choice, pack, teller, nfe, seed, count, classical):

@@ -111,9 +111,10 @@ app.registerExtension({
       url: (path) => api.apiURL(path),
       add: attempt(addSolver),
       openPanel: attempt(async () => {
-        const where = { hostname: location.hostname, open: () => window.open("", "_blank"), waiting: t("starting") };
-        const { url, shown } = await openPanel(server, where);
-        if (!shown) toast("info", t("trainer"), t("trainerAt", { url }), 60_000);
+        const agree = () => app.extensionManager.dialog.confirm({ title: t("trainer"), message: t("installGradio") });
+        const where = { hostname: location.hostname, open: () => window.open("", "_blank"), t, agree };
+        const opened = await openPanel(server, where);
+        if (opened && !opened.shown) toast("info", t("trainer"), t("trainerAt", { url: opened.url }), 60_000);
       }),
     });
 

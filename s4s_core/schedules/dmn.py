@@ -14,6 +14,7 @@ import torch
 from ..classical.multistep import exp_lagrange
 from ..errors import TableError
 from ..spaces import alpha, log_snr, sigma_of_log_snr
+from ..starting import pip_line
 from .closed import finite, logsnr
 
 _SMALLEST_GAP = 1e-3
@@ -43,7 +44,7 @@ def dmn(n, model, low, high, power=None):
     The default is 2 for models with discrete times (Stable Diffusion and its kin), otherwise 1.
     """
     if importlib.util.find_spec("scipy") is None:
-        raise TableError("The schedule 'dmn' needs scipy: install it with 'pip install scipy'.")
+        raise TableError(f"The schedule 'dmn' needs scipy: install it with {pip_line('scipy')}")
     from scipy.optimize import LinearConstraint, minimize
 
     space = model.space

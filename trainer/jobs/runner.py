@@ -10,10 +10,9 @@ import time
 
 from s4s_core import jobs as core
 from s4s_core.errors import JobError
-from s4s_core.folders import jobs_home
+from s4s_core.folders import data_home, jobs_home
 from s4s_core.processes import Lock, holder, start_detached
 
-from ..starting import own_command
 from . import RUNNER_LOCK
 
 POLL = 0.5
@@ -83,9 +82,14 @@ class Runner:
         return busy
 
     def start(self, folder, state):
+        """Start a job's worker as whoever queued it would."""
         self.tried.add((folder.name, state["attempt"]))
+        start = state["start"]
+        variables = {"S4S_HOME": str(data_home().absolute()), "S4S_SOLVERS": start["solvers"]}
         try:
-            process = start_detached(own_command("work", folder.name), folder / core.LOG)
+            process = start_detached(
+                start["command"], folder / core.LOG, start["folder"], **variables
+            )
         except OSError as error:
             self.note(folder, state, f"Its process cannot be started: {error}.", None)
             return

@@ -59,7 +59,10 @@ def _reason(error):
         return str(error)
     traceback.print_exc()
     if isinstance(error, ModuleNotFoundError):
-        return f"The package {error.name} is missing: run 'python s4s.py', which installs it."
+        return (
+            f"{sys.executable} has no module '{error.name}': install the package that brings it "
+            "for that very Python, and resume the job."
+        )
     if _is_out_of_memory(error):
         return "Out of memory: close other programs, or train at a lower resolution or precision."
     if isinstance(error, OSError) and error.errno in FULL:

@@ -5,7 +5,7 @@ import importlib.util
 
 from s4s_core.errors import ModelError
 
-HINT = 'pip install "s4s-solver[diffusers]", or in a checkout -r requirements/diffusers.txt'
+from ..installing import install_line
 
 
 def import_extras(*names):
@@ -13,7 +13,8 @@ def import_extras(*names):
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise ModelError(
-            f"This needs {' and '.join(missing)}, which Python does not find here: {HINT}."
+            f"This needs {' and '.join(missing)}, which this command installs for the Python that "
+            f"runs here: {install_line('diffusers')}"
         )
     try:
         return [importlib.import_module(name) for name in names]

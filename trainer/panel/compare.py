@@ -5,11 +5,11 @@ from functools import partial
 import gradio as gr
 
 from s4s_core.errors import ModelError, S4SError
-from s4s_core.folders import find_solver, solver_files
+from s4s_core.folders import DEMO, DEMO_SOLVER, find_solver, solver_files
 from s4s_core.solver_file import load_unchanged
 
 from ..models.choice import PATHS
-from ..rendering import PICTURES, compare_home, start, stop
+from ..rendering import PICTURES, STOPPED, compare_home, start, stop
 from ..rendering import look as look_at
 from . import fields, markup
 from .compat import on
@@ -47,7 +47,10 @@ class CompareTab:
         found = {"kind": fields.kind_field()}
         found["path"] = fields.path_field(found["kind"])
         found["solver"] = gr.Dropdown(
-            [], label="Solver", info="A file of the tab Solvers.", elem_id="s4s-compare-solver"
+            [],
+            label="Solver",
+            info="A file of the tab Solvers, or the demo's own.",
+            elem_id="s4s-compare-solver",
         )
         with gr.Row():
             found["nfe"] = gr.Dropdown(
@@ -91,6 +94,20 @@ NAMES = (
 """The fields in the order of CompareTab.inputs; a test holds the two together."""
 
 
+def offered():
+    """{name: path} of the solver files, and the demo's own behind them."""
+    files = solver_files()
+    return files if DEMO in files else files | {DEMO: DEMO_SOLVER}
+
+
+def find(name):
+    """The path of an offered solver; S4SError says what to do where it is none."""
+    if not name:
+        raise S4SError("Choose a solver first.")
+    files = offered()
+    return files[name] if name in files else find_solver(name)
+
+
 def begin(hooks, *values):
     """Start to render in a process of its own."""
     options = arguments(dict(zip(NAMES, values, strict=True)))
@@ -101,7 +118,7 @@ def begin(hooks, *values):
 def arguments(given):
     """Arguments of the command `render`; everything is checked before a process starts."""
     prompt = " ".join((given["prompts"] or "").split())
-    path = find_solver(given["solver"])
+    path = find(given["solver"])
     pack = load_unchanged(path)
     try:
         choice = fields.model_choice(given | {"prompts": prompt})
@@ -134,8 +151,9 @@ def arguments(given):
 
 def look(seen, solver, nfe):
     """Values for CompareTab.outputs: what has changed since the last look."""
-    names = list(solver_files())
-    new = solver if solver in names else next(iter(names), None)
+    names = list(offered())
+    first = seen.get("named") == ((DEMO,), DEMO) and len(names) > 1  # nobody chose the demo's
+    new = solver if solver in names and not first else names[0]
     moved = {} if new == solver else {"value": new}
     nfes = _nfes(new)
     kept = {} if nfe in nfes else {"value": nfes[len(nfes) // 2] if nfes else None}
@@ -152,17 +170,21 @@ def look(seen, solver, nfe):
 
 def _nfes(name):
     try:
-        return [str(n) for n in load_unchanged(find_solver(name)).nfes] if name else []
+        return [str(n) for n in load_unchanged(find(name)).nfes]
     except S4SError:
         return []
 
 
 def status(state):
     """How far the rendering is."""
-    if state is None or (not state["running"] and not state["error"]):
+    if state is None:
         return ""
+    if state["message"] == STOPPED:
+        return markup.note(STOPPED)
     if state["error"]:
         return markup.note(state["error"], bad=True)
+    if not state["running"]:
+        return ""
     bar = markup.bar(state["progress"], "running")
     return markup.card("Rendering", bar + markup.escape(state["message"]))
 

@@ -22,8 +22,8 @@ export function client(fetchApi) {
     table: (file, nfe) => get(`/s4s/table?file=${encodeURIComponent(file)}&nfe=${nfe}`),
     jobs: async () => (await get("/s4s/jobs")).jobs ?? [],
     cancel: (id) => post("/s4s/jobs/cancel", { id }),
-    runningPanel: async () => (await get("/s4s/panel")).url,
-    startPanel: async () => (await post("/s4s/panel")).url,
+    panel: () => get("/s4s/panel"),
+    startPanel: async (install) => (await post("/s4s/panel", { install })).url,
   };
 }
 
