@@ -5,10 +5,9 @@ import torch
 
 from .errors import TableError
 from .forms import check_form
+from .names import DOMAINS
 from .spaces import sigma_of_log_snr, step_factors
 from .table import SolverTable
-
-DOMAINS = ("sigma", "logsnr", "time")
 
 
 def _floats(values):

@@ -36,15 +36,26 @@ EFFORTS = {"quick": 6_000, "normal": 20_000, "thorough": 60_000}
 
 OBJECTIVES = ("l2", "l1", "huber", "lpips-alex", "lpips-vgg", "lpips-squeeze")
 
+# No sums of squares, which gauss-newton needs: for the methods by gradient.
+GRADIENT_OBJECTIVES = ("l1", "huber")
+
+# What the times of a solver may be given and learned in.
+DOMAINS = ("sigma", "logsnr", "time")
+
 METHODS = ("gauss-newton", "s4s", "s4s-alt", "joint", "ld3")
 
 
-def resolve(registry, kind, name, error):
-    """The function behind a registered name; `error` is raised, naming the valid ones, if none."""
+def check_name(registry, kind, name, error):
+    """Raise `error`, naming the valid ones, unless a name is registered."""
     if name not in registry:
         near = difflib.get_close_matches(str(name), registry, n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         raise error(f"Unknown {kind} '{name}': choose one of {', '.join(registry)}.{hint}")
+
+
+def resolve(registry, kind, name, error):
+    """The function behind a registered name; `error` is raised if there is none."""
+    check_name(registry, kind, name, error)
     module, function = registry[name].split(":")
     return getattr(importlib.import_module(f".{module}", __package__), function)
 

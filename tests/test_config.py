@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from s4s_core.errors import ConfigError, S4SError
-from s4s_core.objectives import OBJECTIVES
+from s4s_core.errors import ConfigError, ModelError
+from s4s_core.names import GRADIENT_OBJECTIVES
+from s4s_core.objectives import OBJECTIVES, Lpips, objective
 from s4s_core.training.settings import Settings
 from trainer import toml
 from trainer.config import (
@@ -164,6 +165,19 @@ def test_a_config_survives_its_file(tmp_path):
         ("objective = 'fid'", "Unknown objective 'fid'"),
         ("teacher = 'unipc'", "The teacher 'unipc' is not understood"),
         ("teacher = 'unipc-bh2:3:edm:0'", "not understood"),
+        ("teacher = 'foo:3:edm:20'", "Unknown solver 'foo'"),
+        ("teacher = 'unipc-bh2:3:bar:20'", "Unknown schedule 'bar'"),
+        ("teacher = 'dpm-solver:3:edm:20'", "no table of 20 calls"),
+        ("objective = 'l1'", "gauss-newton cannot fit the objective 'l1'"),
+        ("objective = 'huber'", "gauss-newton cannot fit the objective 'huber'"),
+        ("[options]\ninit = 'foo:3:edm'", "Unknown solver 'foo'"),
+        ("[options]\ninit = 'ipndm:3:bar'", "Unknown schedule 'bar'"),
+        ("[options]\ninit = 'heun:0:edm'", "The start 'heun:0:edm' is not understood"),
+        ("nfes = [4, 5]\n[options]\ninit = 'dpm-solver:2:edm'", "no table of 5 calls"),
+        ("[options]\ndomain = 'nonsense'", "Unknown time domain 'nonsense'"),
+        ("[options]\nrate = -1", "'rate' lies above 0"),
+        ("[options]\nrelax = -1", "'relax' not below 0"),
+        ("[options]\nending = -5", "'ending' is a noise level, not below 0"),
         ("name = 5", "'name' is text"),
         ('name = "a\\nb"', "A name is a line"),
         ("[model]\nkind = 'x'", "Unknown model 'x'"),
@@ -171,7 +185,8 @@ def test_a_config_survives_its_file(tmp_path):
     ],
 )
 def test_a_bad_config_gets_one_sentence(text, says):
-    with pytest.raises(S4SError, match=says) as caught:
+    """ConfigError, or ModelError for what stands under [model]."""
+    with pytest.raises((ConfigError, ModelError), match=says) as caught:
         from_toml(text)
     assert "\n" not in str(caught.value)
 
@@ -202,7 +217,12 @@ def test_options_and_objectives_are_those_of_fit():
     named = {"method", "nfes", "seed", "budget", "objective"}
     assert set(OPTIONS) | named == {each.name for each in fields(Settings)}
     for name in OBJECTIVES:
-        assert TrainConfig(objective=name).settings().objective == name
+        assert TrainConfig(objective=name, method="s4s").settings().objective == name
+
+
+def test_objectives_for_gradients_only_are_those_without_features():
+    plain = [n for n in ("l2", "l1", "huber") if not hasattr(objective(n), "embed")]
+    assert tuple(plain) == GRADIENT_OBJECTIVES and hasattr(Lpips, "embed")
 
 
 def test_every_seed_of_a_webui_trains():

@@ -204,6 +204,8 @@ def test_a_preset_sets_what_advanced_leaves_to_it():
         (dict(method="magic"), S4SError),
         (dict(objective="magic"), ConfigError),
         (dict(teacher="magic"), ConfigError),
+        (dict(teacher="magic:3:edm:20"), ConfigError),
+        (dict(objective="huber"), ConfigError),
         (dict(seed=-1), ConfigError),
         (dict(dtype="int1"), ModelError),
         (dict(name="a\nb"), ConfigError),

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from s4s_core.errors import ConfigError, S4SError
-from s4s_core.names import EFFORTS, OBJECTIVES
-from s4s_core.training.settings import Settings
+from s4s_core.names import EFFORTS
+from s4s_core.training.settings import Settings, start_parts, start_steps
 
 from . import toml
 from .models.choice import ModelChoice
@@ -55,10 +55,6 @@ class TrainConfig:
             raise ConfigError(f"nfes are whole numbers from 1 to {MOST_NFE}, such as [4, 5, 6, 8].")
         if self.effort not in EFFORTS:
             raise ConfigError(f"Unknown effort '{self.effort}': choose {', '.join(EFFORTS)}.")
-        if self.objective not in OBJECTIVES:
-            raise ConfigError(
-                f"Unknown objective '{self.objective}': choose {', '.join(OBJECTIVES)}."
-            )
         if self.budget < 0:
             raise ConfigError("The budget is a whole number, not below 0.")
         if not 0 <= self.seed <= LARGEST_SEED:
@@ -68,8 +64,11 @@ class TrainConfig:
         if len(json.dumps(json.dumps(self.plain()))) > MOST_TEXT:  # JSON inside JSON, in ASCII
             raise ConfigError("The prompts are too long for a solver file's header: use fewer.")
         self._check_text()
-        teacher_parts(self.teacher)
         self._check_options()
+        try:
+            self._check_runs()
+        except S4SError as error:
+            raise ConfigError(str(error)) from None
 
     def _check_types(self):
         if not isinstance(self.model, ModelChoice):
@@ -99,10 +98,13 @@ class TrainConfig:
             wanted = type(OPTIONS[key])
             if type(value) is not wanted and not (wanted is float and type(value) is int):
                 raise ConfigError(f"The option '{key}' is like {OPTIONS[key]!r}, not {value!r}.")
-        try:
-            self.settings()
-        except S4SError as error:
-            raise ConfigError(str(error)) from None
+
+    def _check_runs(self):
+        """S4SError for what training would refuse once the model is open."""
+        settings, parts = self.settings(), teacher_parts(self.teacher)
+        if parts:
+            solver, order, _ = start_parts(parts[0])
+            start_steps(solver, order, parts[1], settings.ending)
 
     @property
     def title(self):
@@ -134,7 +136,7 @@ def teacher_parts(text):
     if text == "auto":
         return None
     start, _, calls = text.rpartition(":")
-    if start.count(":") != 2 or not calls.isdigit() or not 1 <= int(calls) <= 1000:
+    if start.count(":") != 2 or not calls.isdecimal() or not 1 <= int(calls) <= 1000:
         raise ConfigError(
             f"The teacher '{text}' is not understood: write auto, or solver:order:schedule:calls "
             "such as unipc-bh2:3:logsnr:20."

@@ -1,11 +1,43 @@
 """Everything that decides the outcome of a run, apart from the model and the teacher."""
 
+import math
 from dataclasses import dataclass
 
-from ..errors import TrainingError
-from ..names import METHODS
+from ..errors import ObjectiveError, TrainingError
+from ..names import (
+    DOMAINS,
+    GRADIENT_OBJECTIVES,
+    METHODS,
+    OBJECTIVES,
+    SCHEDULES,
+    SOLVERS,
+    check_name,
+)
 
 _WHOLE = ("nfes", "starts", "samples", "validation", "held_out", "batch", "epochs")
+
+
+def start_parts(text):
+    """(solver, order, schedule) of a start such as "ipndm:3:edm"; TrainingError if it is none."""
+    parts = text.split(":")
+    if len(parts) != 3 or not parts[1].isdecimal() or not int(parts[1]):
+        raise TrainingError(
+            f"The start '{text}' is not understood: write 'auto' or solver:order:schedule, "
+            "such as ipndm:3:edm."
+        )
+    check_name(SOLVERS, "solver", parts[0], TrainingError)
+    check_name(SCHEDULES, "schedule", parts[2], TrainingError)
+    return parts[0], int(parts[1]), parts[2]
+
+
+def start_steps(solver, order, nfe, ending):
+    """Steps in which a classical solver makes `nfe` calls; TrainingError if there are none."""
+    if solver not in ("dpm-solver", "heun"):
+        return nfe
+    steps, rest = divmod(nfe + (solver == "heun" and ending == 0), order)
+    if rest or not steps:
+        raise TrainingError(f"{solver} of order {order} has no table of {nfe} calls.")
+    return steps
 
 
 @dataclass(frozen=True)
@@ -42,15 +74,27 @@ class Settings:
     autocast: bool = False
 
     def __post_init__(self):
-        if self.method not in METHODS:
+        check_name(METHODS, "method", self.method, TrainingError)
+        check_name(OBJECTIVES, "objective", self.objective, ObjectiveError)
+        check_name(DOMAINS, "time domain", self.domain, TrainingError)
+        if self.method == "gauss-newton" and self.objective in GRADIENT_OBJECTIVES:
             raise TrainingError(
-                f"Unknown method '{self.method}': choose one of {', '.join(METHODS)}."
+                f"gauss-newton cannot fit the objective '{self.objective}': use l2 or lpips, "
+                "or a method by gradient such as s4s."
             )
         names = _WHOLE if self.budget is None else (*_WHOLE, "budget")
         for name in names:
             values = self.nfes if name == "nfes" else (getattr(self, name),)
             if not values or not all(type(v) is int and v > 0 for v in values):
                 raise TrainingError(f"The option '{name}' needs a whole number above 0.")
+        if not (0 < self.rate < math.inf and 0 <= self.relax < math.inf):
+            raise TrainingError("The option 'rate' lies above 0, and 'relax' not below 0.")
+        if not 0 <= self.ending < math.inf:
+            raise TrainingError("The option 'ending' is a noise level, not below 0.")
+        if self.init != "auto":
+            solver, order, _ = start_parts(self.init)
+            for nfe in self.nfes:
+                start_steps(solver, order, nfe, self.ending)
         if self.follow and self.method == "gauss-newton":
             raise TrainingError("The option 'follow' is for the methods by gradient.")
         if not (self.coefficients or self.times):

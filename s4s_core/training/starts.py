@@ -3,28 +3,18 @@
 import torch
 
 from ..classical import classical_table
-from ..errors import TrainingError
 from ..evaluation import Candidate, candidates, rank
 from ..families import lower
 from ..schedules import schedule
 from ..spaces import step_factors
 from ..table import SolverTable
+from .settings import start_parts, start_steps
 
 
 def named_start(model, text, nfe, ending):
     """The Candidate of "solver:order:schedule", such as "ipndm:3:edm"."""
-    parts = text.split(":")
-    if len(parts) != 3 or not parts[1].isdigit():
-        raise TrainingError(
-            f"The start '{text}' is not understood: write 'auto' or solver:order:schedule, "
-            "such as ipndm:3:edm."
-        )
-    solver, order, name = parts[0], int(parts[1]), parts[2]
-    steps = nfe
-    if solver in ("dpm-solver", "heun"):
-        steps, rest = divmod(nfe + (solver == "heun" and ending == 0), order)
-        if rest or not steps:
-            raise TrainingError(f"{solver} of order {order} has no table of {nfe} calls.")
+    solver, order, name = start_parts(text)
+    steps = start_steps(solver, order, nfe, ending)
     table = classical_table(solver, schedule(name, steps, model, ending), order, model.space)
     return Candidate(solver, order, name, table)
 

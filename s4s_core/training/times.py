@@ -10,10 +10,10 @@ for sigma_min where that is 0).
 import torch
 
 from ..errors import TrainingError
+from ..names import DOMAINS, check_name
 from ..schedules.closed import finite
 from ..spaces import log_snr, sigma_of_log_snr
 
-DOMAINS = ("sigma", "logsnr", "time")
 CLIP_SHARE = 0.5
 
 
@@ -21,8 +21,7 @@ class Times:
     """The times of one table as functions of (xi, offsets), differentiable in both."""
 
     def __init__(self, model, table, domain="logsnr"):
-        if domain not in DOMAINS:
-            raise TrainingError(f"Unknown time domain '{domain}': choose {', '.join(DOMAINS)}.")
+        check_name(DOMAINS, "time domain", domain, TrainingError)
         if domain == "time" and getattr(model, "times", None) is None:
             raise TrainingError("This model has no discrete times: use the domain logsnr or sigma.")
         self.model, self.domain, self.ending = model, domain, table.ending

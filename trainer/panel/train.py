@@ -84,7 +84,8 @@ class TrainTab:
                     [AS_PRESET, *OBJECTIVES],
                     value=AS_PRESET,
                     label="Objective",
-                    info="How the distance to the teacher's picture is measured.",
+                    info="How the distance to the teacher's picture is measured; "
+                    "l1 and huber only with the paper's methods.",
                 )
             with gr.Row():
                 found["teacher"] = gr.Textbox(
