@@ -22,6 +22,13 @@ def pictures(choice):
     return model
 
 
+def latents(choice):
+    """A small mixture of four channels, which its decoder turns into colours."""
+    model = GaussianMixture.random(4, (4, 4, 4), seed=1, spread=0.5, scale=0.3, rank=4)
+    model.decode = lambda x: (x[:, :3].float() / 2 + 0.5).clamp(0, 1)
+    return model
+
+
 def _mortal(denoise):
     path = os.environ.get("S4S_TEST_DEATHS")
     calls = 0

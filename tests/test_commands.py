@@ -1,6 +1,7 @@
 """The commands train, sample, compare and bench, run in this process."""
 
 import json
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -9,6 +10,7 @@ from s4s_core import load_solver
 from s4s_core.demo import SOLVERS
 from trainer.bench import engine
 from trainer.cli import main
+from trainer.pictures import SIDE
 
 needs_demo = pytest.mark.skipif(not SOLVERS["ve"].exists(), reason="no solver is bundled yet")
 
@@ -125,6 +127,29 @@ def test_sample_and_compare_draw_pictures(capsys, tmp_path):
     assert grid.read_bytes() != first
     code, *_ = run(capsys, "compare", "--nfe", "5", "--count", "4", "--out", str(grid))
     assert code == 0 and Image.open(grid).size[1] > 3 * 64
+
+
+LATENTS = ["--model", f"python:{Path(__file__).with_name('job_models.py')}:latents"]
+FEW = ["--config", "few.toml", "--nfe", "2", "--budget", "1"]
+
+
+@pytest.fixture
+def few(tmp_path, monkeypatch):
+    """A working folder with the config of the smallest training."""
+    monkeypatch.chdir(tmp_path)
+    sets = "samples = 2\nvalidation = 2\nheld_out = 2\nstarts = 1\n"
+    Path("few.toml").write_text(f"[options]\n{sets}", encoding="utf-8")
+
+
+def test_latents_are_shown_as_their_decoder_shows_them(capsys, few):
+    few_calls = ["--classical", "euler:1:edm", "--nfe", "1", "--count", "3"]
+    code, *_ = run(capsys, "sample", *LATENTS, *few_calls, "--prompt", "a cat", "--width", "64")
+    picture = Image.open("samples.png")
+    assert code == 0 and picture.size[0] > 3 * SIDE and len(picture.getcolors(1 << 20)) > 16
+    assert run(capsys, "train", *LATENTS, *FEW)[0] == 0 and Image.open("solver.png")
+    solver = ["--solver", "solver.safetensors", "--count", "2"]
+    code, text, _ = run(capsys, "compare", *LATENTS, *solver)
+    assert code == 0 and "Picture: compare.png" in text and Image.open("compare.png")
 
 
 def test_bench_engine_measures_ratios_in_one_run(capsys, monkeypatch, tmp_path):

@@ -462,7 +462,7 @@ def test_the_fields_become_arguments_of_render(files):
     from trainer.cli import build_parser
 
     args = build_parser("render").parse_args(["render", *found, "--out=there"])
-    assert args.prompt == "--out=x y" and args.out == "there" and args.nfe == 5
+    assert args.prompt == ["--out=x y"] and args.out == "there" and args.nfe == 5
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from s4s_core import sample
 from s4s_core.evaluation import candidates, rmse
 from s4s_core.teacher import default_teacher, draw_pairs
 
-from .pictures import can_show, grid, save_png
+from .pictures import can_show, grid, pictures, save_png, tiles
 
 FRESH_SEED = 700_000_001
 """Seeds of comparisons lie far from those of training."""
@@ -78,7 +78,8 @@ class Comparison:
         """Save the grid of teacher and rows; the path, or None where there is nothing to see."""
         if not can_show(self.model):
             return None
-        save_png(path, grid(self.pictures(rows)))
+        shown = self.pictures(rows).items()
+        save_png(path, grid({label: tiles(pictures(self.model, x)) for label, x in shown}))
         return str(path)
 
 

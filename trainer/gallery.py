@@ -6,7 +6,6 @@ import time
 
 import torch
 from PIL import Image
-from torch.nn.functional import interpolate
 
 from s4s_core import sample
 from s4s_core.evaluation import candidates, rank
@@ -14,10 +13,10 @@ from s4s_core.teacher import default_teacher, draw_pairs
 from s4s_core.training.parallel import is_out_of_memory
 
 from .comparison import FRESH_SEED
-from .pictures import grid, save_png, to_pixels
+from .pictures import can_show, grid, pictures, save_png, tiles, to_pixels
 from .training import teacher_of
 
-COUNT, BATCH, SIDE = 6, 2, 128
+COUNT, BATCH = 6, 2
 RIVALS = (("ipndm", 3), ("dpmpp", 2), ("unipc-bh2", 3))
 """Classical solvers that a picture is chosen from before the scores are known."""
 
@@ -56,7 +55,7 @@ class Gallery:
     def _save(self, tables, scores):
         """Save a grid and return the thumbnail of its last row."""
         if self.pairs is None:
-            self.able = self._pictures(torch.zeros(1, *self.model.shape)) is not None
+            self.able = can_show(self.model)
             if not self.able:
                 return None
             self.pairs = draw_pairs(self.model, self.teacher, COUNT, FRESH_SEED, BATCH)
@@ -68,18 +67,18 @@ class Gallery:
             began = time.monotonic()
             ours = self._drawn(table)
             self.cost = time.monotonic() - began
-            rows[_label("S4S", nfe, score.get("rmse"))] = _tiles(ours)
+            rows[_label("S4S", nfe, score.get("rmse"))] = tiles(ours)
         self.folder.mkdir(exist_ok=True)
         number = 1 + max((int(p.stem) for p in self.folder.glob("[0-9]*.png")), default=0)
-        save_png(self.folder / f"{number:04d}.png", grid(rows, scale=1))
+        save_png(self.folder / f"{number:04d}.png", grid(rows))
         return thumbnail(ours)
 
     def _still(self, table):
         """The tiles of a table that does not change, drawn once."""
         if table not in self.tiles:
             known = table is self.teacher
-            pictures = self._pictures(self.pairs.target) if known else self._drawn(table)
-            self.tiles[table] = _tiles(pictures)
+            drawn = pictures(self.model, self.pairs.target) if known else self._drawn(table)
+            self.tiles[table] = tiles(drawn)
         return self.tiles[table]
 
     def _rival(self, nfe, label):
@@ -96,15 +95,8 @@ class Gallery:
 
     def _drawn(self, table):
         parts = self.pairs.batches(BATCH)
-        return torch.cat(
-            [self._pictures(sample(self.model.denoise, p.x, table, p.cond)) for p in parts]
-        )
-
-    def _pictures(self, x):
-        """Pictures [n, 3, h, w] in [0, 1] in main memory, or None; a few at a time."""
-        x = x.to(getattr(self.model, "device", "cpu"))
-        parts = [self.model.decode(part) for part in x.split(BATCH)]
-        return None if parts[0] is None else torch.cat([p.float().cpu() for p in parts])
+        results = [sample(self.model.denoise, p.x, table, p.cond) for p in parts]
+        return pictures(self.model, torch.cat(results))
 
     def _guarded(self, function):
         """What the function returns; without memory for pictures, training goes on without them."""
@@ -124,19 +116,11 @@ def _label(name, nfe, error):
     return f"{name}, {nfe} NFE" + ("" if error is None else f": {error:.3f}")
 
 
-def _tiles(pictures):
-    """Pictures in [-1, 1] of about SIDE pixels: small ones keep theirs, large ones are averaged."""
-    longest = max(pictures.shape[2:])
-    if longest <= SIDE:
-        return interpolate(pictures * 2 - 1, scale_factor=SIDE // longest, mode="nearest")
-    return interpolate(pictures * 2 - 1, scale_factor=SIDE / longest, mode="area")
-
-
 def thumbnail(pictures):
     """A data URI of the first four pictures in a square."""
     sheet = Image.new("RGB", (THUMBNAIL, THUMBNAIL), "white")
     half = THUMBNAIL // 2
-    for number, pixels in enumerate(to_pixels(pictures[:4] * 2 - 1)):
+    for number, pixels in enumerate(to_pixels(pictures[:4])):
         tile = Image.fromarray(pixels.copy())
         smooth = max(tile.size) > half
         how = Image.Resampling.LANCZOS if smooth else Image.Resampling.NEAREST

@@ -1,20 +1,49 @@
-"""Labelled grids of sampled pictures."""
+"""Pictures of a model's results, and labelled grids of them."""
 
 import inspect
 import io
 
 import numpy as np
+import torch
 from PIL import Image, ImageDraw, ImageFont
+from torch.nn.functional import interpolate
 
 from s4s_core.atomic import write_atomic
 from s4s_core.errors import S4SError
 
-_MARGIN, _SCALE = 6, 2
+SIDE = 128
+"""Pixels of a tile's longer side, about."""
+
+_MARGIN = 6
 
 
-def to_pixels(x):
-    """Pictures [n, 3, h, w] in [-1, 1] as uint8 [n, h, w, 3]."""
-    pixels = (x.clamp(-1, 1) * 127.5 + 127.5).round().byte()
+@torch.inference_mode()
+def pictures(model, x):
+    """Pictures [n, 3, h, w] in [0, 1] in main memory, decoded one by one.
+
+    None where the model's results cannot be shown.
+    """
+    x = x.to(getattr(model, "device", "cpu"))
+    parts = [model.decode(part) for part in x.split(1)]
+    return None if parts[0] is None else torch.cat([p.float().cpu() for p in parts])
+
+
+def can_show(model):
+    """Has the model a picture of a result?"""
+    return pictures(model, torch.zeros(1, *model.shape)) is not None
+
+
+def tiles(pictures):
+    """Pictures of about SIDE pixels: small ones are enlarged, large ones are averaged."""
+    longest = max(pictures.shape[2:])
+    if longest <= SIDE:
+        return interpolate(pictures, scale_factor=SIDE // longest, mode="nearest")
+    return interpolate(pictures, scale_factor=SIDE / longest, mode="area")
+
+
+def to_pixels(pictures):
+    """Pictures [n, 3, h, w] in [0, 1] as uint8 [n, h, w, 3]."""
+    pixels = (pictures.clamp(0, 1) * 255).round().byte()
     return pixels.permute(0, 2, 3, 1).cpu().numpy()
 
 
@@ -24,10 +53,10 @@ def _font(size=13):
     return default(size=size) if "size" in inspect.signature(default).parameters else default()
 
 
-def grid(rows, scale=_SCALE):
+def grid(rows):
     """A PIL image: one row of pictures [n, 3, h, w] per label, the label in front of it."""
     font = _font()
-    height, width = (scale * side for side in next(iter(rows.values())).shape[2:])
+    height, width = next(iter(rows.values())).shape[2:]
     count = max(len(x) for x in rows.values())
     left = max(int(font.getlength(label)) for label in rows) + 3 * _MARGIN
     step = height + _MARGIN
@@ -40,7 +69,6 @@ def grid(rows, scale=_SCALE):
         draw.text((_MARGIN, top + height / 2), label, fill="black", font=font, anchor="lm")
         for column, pixels in enumerate(to_pixels(x)):
             tile = Image.fromarray(np.ascontiguousarray(pixels))
-            tile = tile.resize((width, height), Image.Resampling.NEAREST)
             sheet.paste(tile, (left + column * (width + _MARGIN), top))
     return sheet
 
@@ -53,8 +81,3 @@ def save_png(path, image):
         write_atomic(path, data.getvalue())
     except OSError as error:
         raise S4SError(f"{path} cannot be saved: {error.strerror or error}.") from error
-
-
-def can_show(model):
-    """Are the model's results RGB pictures?"""
-    return len(model.shape) == 3 and model.shape[0] == 3

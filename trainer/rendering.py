@@ -178,12 +178,12 @@ def save_sheet(model, x, path):
     """Results as one PNG: a square sheet of pictures."""
     from PIL import Image
 
-    from .pictures import save_png
+    from .pictures import pictures, save_png, to_pixels
 
-    pictures = model.decode(x)
-    if pictures is None:
+    shown = pictures(model, x)
+    if shown is None:
         raise S4SError(f"The model '{model.name}' makes nothing that can be shown.")
-    pixels = (pictures.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    pixels = to_pixels(shown)
     height, width = pixels.shape[1:3]
     columns = next(n for n in range(1, len(pixels) + 1) if n * n >= len(pixels))
     rows = -(-len(pixels) // columns)

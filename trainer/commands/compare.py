@@ -4,12 +4,11 @@ import json
 
 
 def add_arguments(parser):
-    from ..models import MODELS
+    from ..arguments import add_model_arguments
 
-    parser.add_argument("--model", default="demo", help=f"{', '.join(MODELS)} (default: demo)")
+    add_model_arguments(parser)
     parser.add_argument("--solver", help="a solver file (default: the one bundled with the demo)")
     parser.add_argument("--nfe", default="", help="model calls (default: all in the file)")
-    parser.add_argument("--cfg", type=float, default=0.0, help="guidance (default: the model's)")
     parser.add_argument("--count", type=int, default=32, help="pairs to score on (default: 32)")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--out", default="compare.png", help="default: compare.png")
@@ -20,15 +19,16 @@ def run(args):
     from s4s_core import load_solver
     from s4s_core.hosting import check_space
 
-    from ..arguments import check_draw, check_folder, whole_numbers
+    from ..arguments import check_draw, check_folder, model_of, whole_numbers
     from ..comparison import Comparison, errors_text
-    from ..models import ModelChoice, bundled_solver, open_model
+    from ..models import bundled_solver, open_model
     from ..progress import ProgressLine
 
     check_draw(args.count, args.seed)
     check_folder("--out", args.out)
-    model = open_model(ModelChoice.parse(args.model, cfg=args.cfg))
-    pack = load_solver(args.solver or bundled_solver(args.model))
+    choice = model_of(args)
+    pack = load_solver(args.solver or bundled_solver(choice.kind))
+    model = open_model(choice)
     check_space(pack, model.space)
     nfes = whole_numbers("--nfe", args.nfe) if args.nfe else pack.nfes
     line = ProgressLine()

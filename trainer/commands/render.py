@@ -2,20 +2,12 @@
 
 
 def add_arguments(parser):
-    from ..models import DTYPES, MODELS
+    from ..arguments import add_model_arguments
 
-    parser.add_argument("--model", default="demo", help=f"KIND or KIND:PATH; {', '.join(MODELS)}")
+    add_model_arguments(parser)
     parser.add_argument("--solver", help="a solver file (default: the one bundled with the demo)")
     parser.add_argument("--nfe", type=int, default=5, help="model calls (default: 5)")
     parser.add_argument("--classical", default="auto", help="solver:order:schedule (default: auto)")
-    parser.add_argument("--prompt", default="", help="what the pictures show")
-    parser.add_argument("--negative", default="", help="what they shall not show")
-    parser.add_argument("--cfg", type=float, default=0.0, help="guidance (default: the model's)")
-    parser.add_argument("--width", type=int, default=0, help="default: the model's")
-    parser.add_argument("--height", type=int, default=0, help="default: the model's")
-    parser.add_argument("--dtype", choices=DTYPES, default="auto", help="default: auto")
-    parser.add_argument("--offload", action="store_true", help="keep little on the GPU")
-    parser.add_argument("--host", default="", help="ComfyUI's folder, for that kind of model")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--count", type=int, default=4, help="pictures (default: 4)")
     parser.add_argument("--out", required=True, help="the folder to render into")
@@ -27,15 +19,13 @@ def run(args):
     from s4s_core.errors import S4SError
     from s4s_core.solver_file import load_solver
 
-    from ..models import ModelChoice, bundled_solver
+    from ..arguments import model_of
+    from ..models import bundled_solver
     from ..rendering import PICTURES, render
 
     if not (1 <= args.count <= 16 and 0 <= args.seed < 1 << 63):
         raise S4SError("--count takes 1 to 16, and --seed whole numbers from 0 on.")
-    shared = ("negative", "cfg", "width", "height", "dtype", "offload", "host")
-    options = {name: getattr(args, name) for name in shared}
-    prompts = (args.prompt,) if args.prompt else ()
-    choice = ModelChoice.parse(args.model, prompts=prompts, **options)
+    choice = model_of(args)
     pack = load_solver(args.solver or bundled_solver(choice.kind))
     out = Path(args.out)
     render(choice, pack, out, args.nfe, args.seed, args.count, args.classical)

@@ -4,14 +4,13 @@ import json
 
 
 def add_arguments(parser):
-    from ..models import MODELS
+    from ..arguments import add_model_arguments
 
-    parser.add_argument("--model", default="demo", help=f"{', '.join(MODELS)} (default: demo)")
+    add_model_arguments(parser)
     parser.add_argument("--solver", help="a solver file (default: the one bundled with the demo)")
     parser.add_argument("--classical", help="solver:order:schedule instead of a file")
     parser.add_argument("--nfe", type=int, default=5, help="model calls (default: 5)")
     parser.add_argument("--count", type=int, default=20, help="pictures (default: 20)")
-    parser.add_argument("--cfg", type=float, default=0.0, help="guidance (default: the model's)")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--out", default="samples.png", help="default: samples.png")
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
@@ -24,33 +23,35 @@ def run(args):
     from s4s_core.errors import S4SError
     from s4s_core.teacher import draw_noise
 
-    from ..arguments import check_draw, check_folder
-    from ..models import ModelChoice, open_model
-    from ..pictures import can_show, grid, save_png
+    from ..arguments import check_draw, check_folder, model_of
+    from ..models import open_model
+    from ..pictures import can_show, grid, pictures, save_png, tiles
     from ..progress import ProgressLine
 
     if args.nfe < 1:
         raise S4SError("--nfe takes whole numbers from 1 on.")
     check_draw(args.count, args.seed)
     check_folder("--out", args.out)
-    model = open_model(ModelChoice.parse(args.model, cfg=args.cfg))
+    choice = model_of(args)
+    model = open_model(choice)
     if not can_show(model):
-        raise S4SError(f"The model '{args.model}' makes no pictures: choose a demo model.")
-    label, table = choose_table(model, args)
+        raise S4SError(f"The model '{model.name}' makes no pictures: choose another one.")
+    label, table = choose_table(model, choice.kind, args)
     line = ProgressLine()
     x, cond = draw_noise(model, args.count, args.seed)
     with torch.inference_mode():
         show = lambda p: line.show((p.call + 1) / p.nfe, f"call {p.call + 1} of {p.nfe}")  # noqa: E731
         result = sample(model.denoise, x, table, cond, show)
     line.close()
-    rows = {(label if k == 0 else " " * k): part for k, part in enumerate(result.split(10))}
+    shown = tiles(pictures(model, result))
+    rows = {(label if k == 0 else " " * k): part for k, part in enumerate(shown.split(10))}
     save_png(args.out, grid(rows))
     done = {"file": args.out, "solver": label, "nfe": table.nfe, "seed": args.seed}
     print(json.dumps(done) if args.json else f"{args.count} pictures with {label}: {args.out}")
     return 0
 
 
-def choose_table(model, args):
+def choose_table(model, kind, args):
     """(label, table) of what the arguments ask for."""
     from s4s_core import load_solver
     from s4s_core.hosting import check_space
@@ -62,6 +63,6 @@ def choose_table(model, args):
         return f"{args.classical} {args.nfe}", named_start(
             model, args.classical, args.nfe, 0.0
         ).table
-    pack = load_solver(args.solver or bundled_solver(args.model))
+    pack = load_solver(args.solver or bundled_solver(kind))
     check_space(pack, model.space)
     return f"S4S {args.nfe}", pack[args.nfe]

@@ -4,7 +4,7 @@ from s4s_core.demo import SOLVERS, load_demo
 from s4s_core.errors import ModelError
 from s4s_core.mixture import GaussianMixture
 
-from .contract import about, choose_device, complete, no_pictures
+from .contract import about, choose_device, complete, no_pictures, rgb_pictures
 
 DEMO_CFG = 2.0
 
@@ -21,7 +21,7 @@ def open_demo(choice):
     digest = model.fingerprint.partition("-")[0]
     height, width = model.shape[1:]
     facts = about(choice.kind, digest, cfg, width, height, architecture="s4s-emoji")
-    return complete(model, name=choice.kind, about=facts, device=device, decode=_rgb)
+    return complete(model, name=choice.kind, about=facts, device=device, decode=rgb_pictures)
 
 
 def open_mixture(choice):
@@ -38,11 +38,6 @@ def open_mixture(choice):
         fingerprint=f"mixture-64-64-{space}",
         decode=no_pictures,
     )
-
-
-def _rgb(x):
-    """Pictures in [0, 1] of pixels in [-1, 1]."""
-    return (x.float() / 2 + 0.5).clamp(0, 1)
 
 
 def solver_path(kind):

@@ -18,6 +18,11 @@ def no_pictures(x):
     return None
 
 
+def rgb_pictures(x):
+    """Pictures in [0, 1] of pixels in [-1, 1]."""
+    return (x.float() / 2 + 0.5).clamp(0, 1)
+
+
 def complete(model, **facts):
     """The model itself, with those of the facts as attributes that it does not have yet."""
     for name, value in facts.items():

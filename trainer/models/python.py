@@ -3,8 +3,8 @@
     def my_model(choice): ...     # gets the ModelChoice, returns an object with the core's contract
 
 It must provide space, sigma_min, sigma_max, shape and denoise. Whatever else the contract of
-`trainer.models` names is filled in where it is missing; without a `fingerprint` of its own,
-teacher results are not kept between runs.
+`trainer.models` names is filled in where it is missing: three channels are shown as the colours of
+pixels in [-1, 1], and without a `fingerprint` teacher results are not kept between runs.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from pathlib import Path
 from s4s_core.errors import ModelError, S4SError
 from s4s_core.forms import check_space
 
-from .contract import about, complete, no_conditions, no_pictures
+from .contract import about, complete, no_conditions, no_pictures, rgb_pictures
 
 NEEDED = ("space", "sigma_min", "sigma_max", "shape", "denoise")
 
@@ -32,6 +32,7 @@ def open_function(choice):
         said = f"{type(error).__name__}: {error}"
         raise ModelError(f"{choice.path} did not return a model but raised {said}") from error
     _check(model, choice.path)
+    pixels = len(model.shape) == 3 and model.shape[0] == 3
     facts = about(choice.label, "", choice.cfg or 1.0, choice.width, choice.height)
     return complete(
         model,
@@ -40,7 +41,7 @@ def open_function(choice):
         device="cpu",
         fingerprint=None,
         conditions=no_conditions,
-        decode=no_pictures,
+        decode=rgb_pictures if pixels else no_pictures,
     )
 
 
