@@ -64,6 +64,8 @@ def test_training_twice_gives_the_same_bytes(capsys, trained, tmp_path):
         (["train", "--model", "nothing"], "Unknown model 'nothing'"),
         (["train", "--model", "mixture", "--init", "ipndm"], "solver:order:schedule"),
         (["train", "--model", "mixture", "--init", "ipndm:9:edm"], "ipndm has orders 1 to 4"),
+        (["train", "--model", "mixture", "--objective", "lpips-vgg"], "the objective 'l2'"),
+        (["estimate", "--model", "mixture", "--objective", "lpips-vgg"], "the objective 'l2'"),
         (["sample", "--model", "mixture"], "makes no pictures"),
         (["sample", "--count", "0"], "whole numbers from 1 on"),
         (["sample", "--nfe", "0"], "whole numbers from 1 on"),

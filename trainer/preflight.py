@@ -93,11 +93,12 @@ def size(count):
 def measure(config):
     """The Estimate of a config, from a few model calls in this process."""
     from .models import open_model
-    from .training import Plan
+    from .training import Plan, decoder_of
 
     check_disk(config)
     model = open_model(config.model)
     check_disk(config, model.shape)
+    decoder_of(config, model)  # refuses an objective that the model cannot be trained with
     trial = DryRun(model, config)
     plan = Plan(config)
     overhead = 1.15  # pictures, and what the loop itself takes

@@ -4,19 +4,18 @@ import time
 from dataclasses import replace
 
 from s4s_core import SolverPack, fit
+from s4s_core.errors import ObjectiveError
 from s4s_core.evaluation import SCHEDULES, SOLVERS
 from s4s_core.teacher import TEACHER_NFE
 from s4s_core.training.gradient import PHASES, PLAIN_COST, REMATERIALISED_COST
 from s4s_core.training.starts import named_start
 
 from .config import teacher_parts
+from .pictures import can_show
 
 
 def train(config, model, listen=None, state=None, cache=None):
     """fit's Result for a config; `listen`, `state` and `cache` are those of fit."""
-    options = dict(config.options)
-    if config.objective.startswith("lpips") and model.shape[0] != 3:
-        options["decode"] = lambda x: model.decode(x) * 2 - 1
     return fit(
         model,
         config.nfes,
@@ -25,11 +24,24 @@ def train(config, model, listen=None, state=None, cache=None):
         config.calls,
         listen,
         teacher=teacher_of(config, model),
+        decode=decoder_of(config, model),
         objective=config.objective,
         state=state,
         cache=cache,
-        **options,
+        **config.options,
     )
+
+
+def decoder_of(config, model):
+    """What makes pictures in [-1, 1] of results for LPIPS; None where nothing is to be decoded."""
+    if not config.objective.startswith("lpips") or model.shape[0] == 3:
+        return None
+    if not can_show(model):
+        raise ObjectiveError(
+            f"LPIPS compares pictures, and the model '{model.name}' makes none: "
+            "use the objective 'l2'."
+        )
+    return lambda x: model.decode(x) * 2 - 1
 
 
 def teacher_of(config, model):
