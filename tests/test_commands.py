@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from s4s_core import load_solver
+from s4s_core import fit, load_solver
 from s4s_core.demo import SOLVERS
-from trainer.bench import engine
-from trainer.cli import main
+from trainer.bench import engine, training
+from trainer.cli import build_parser, main
+from trainer.models import ModelChoice, open_model
 from trainer.pictures import SIDE
 
 needs_demo = pytest.mark.skipif(not SOLVERS["ve"].exists(), reason="no solver is bundled yet")
@@ -152,6 +153,19 @@ def test_latents_are_shown_as_their_decoder_shows_them(capsys, few):
     solver = ["--solver", "solver.safetensors", "--count", "2"]
     code, text, _ = run(capsys, "compare", *LATENTS, *solver)
     assert code == 0 and "Picture: compare.png" in text and Image.open("compare.png")
+
+
+@pytest.mark.parametrize(("options", "seed"), [([], 0), (["--seed", "7"], 7)])
+def test_bench_training_trains_with_the_seed_that_it_is_given(monkeypatch, options, seed):
+    seeds = []
+    told = lambda *_, **options: seeds.append(options["seed"]) or fit(*_, **options)  # noqa: E731
+    monkeypatch.setattr(training, "fit", told)
+    line = ["bench", "training", "--fresh", "1", "--budget", "1", *options]
+    bench = training.Bench(
+        open_model(ModelChoice("mixture")), 2, build_parser("bench").parse_args(line)
+    )
+    few = {"samples": 1, "validation": 1, "held_out": 1, "init": "euler:1:edm"}
+    assert bench.run("a label", "gauss-newton", **few).final > 0 and seeds == [seed]
 
 
 def test_bench_engine_measures_ratios_in_one_run(capsys, monkeypatch, tmp_path):

@@ -72,7 +72,7 @@ class Bench:
     """The runs of one NFE."""
 
     def __init__(self, model, nfe, args):
-        self.model, self.nfe, self.budget = model, nfe, args.budget
+        self.model, self.nfe, self.budget, self.seed = model, nfe, args.budget, args.seed
         teacher = default_teacher(model)
         self.fresh = draw_pairs(model, teacher, args.fresh, FRESH_SEED)
         self.scored = {}
@@ -101,7 +101,8 @@ class Bench:
                 tables.append((event.calls, event.table))
                 losses.append(event.loss)
 
-        result = fit(self.model, self.nfe, method, 0, self.budget, listen, batch=64, **options)
+        settings = {"seed": self.seed, "budget": self.budget, "batch": 64, **options}
+        result = fit(self.model, self.nfe, method, callback=listen, **settings)
         tables.append((result.calls, result.pack[self.nfe]))
         return Curve(label, tables, min(losses, default=float("inf")), self.error)
 

@@ -13,6 +13,7 @@ def _training_options(parser):
     parser.add_argument("--model", default="mixture", help="mixture (default), demo, ...")
     parser.add_argument("--nfe", default="4,5,6,8", help="model calls (default 4,5,6,8)")
     parser.add_argument("--budget", type=int, default=150_000, help="NFE-equivalents of a run")
+    parser.add_argument("--seed", type=int, default=0, help="of every training (default: 0)")
     parser.add_argument("--fresh", type=int, default=512, help="fresh pairs to score on")
 
 
