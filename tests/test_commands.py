@@ -3,13 +3,18 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from job_models import latents
 from PIL import Image
 
-from s4s_core import fit, load_solver
+from s4s_core import fit, load_solver, sample
 from s4s_core.demo import SOLVERS
+from s4s_core.training.starts import named_start
 from trainer.bench import engine, training
 from trainer.cli import build_parser, main
+from trainer.comparison import Comparison
 from trainer.models import ModelChoice, open_model
 from trainer.pictures import SIDE
 
@@ -153,6 +158,46 @@ def test_latents_are_shown_as_their_decoder_shows_them(capsys, few):
     solver = ["--solver", "solver.safetensors", "--count", "2"]
     code, text, _ = run(capsys, "compare", *LATENTS, *solver)
     assert code == 0 and "Picture: compare.png" in text and Image.open("compare.png")
+
+
+def test_memory_for_two_samples_is_enough_to_train_compare_and_sample(capsys, few):
+    modest = ["--model", LATENTS[1].replace("latents", "modest")]
+    assert run(capsys, "train", *modest, *FEW)[0] == 0 and Image.open("solver.png")
+    solver = ["--solver", "solver.safetensors", "--nfe", "2", "--count", "5"]
+    assert run(capsys, "sample", *modest, *solver)[0] == 0
+    assert run(capsys, "render", *modest, *solver, "--out", "sheets")[0] == 0
+    assert run(capsys, "sample", *LATENTS, *solver, "--out", "whole.png")[0] == 0
+    halved, whole = (np.array(Image.open(p)).astype(int) for p in ("samples.png", "whole.png"))
+    assert np.abs(halved - whole).max() <= 1
+
+
+def test_no_memory_for_the_picture_spoils_no_summary(capsys, few, monkeypatch):
+    def decode(self, rows, path):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(Comparison, "_save_picture", decode)
+    code, text, told = run(capsys, "train", *LATENTS, *FEW, "--json")
+    assert code == 0 and json.loads(text)["picture"] is None
+    assert "no memory for sample pictures" in told
+
+
+def test_train_compares_with_the_teacher_that_it_learned_from(capsys, few, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Comparison, "save_picture", lambda self, *_: seen.append(self))
+    teacher = named_start(latents(None), "euler:1:edm", 3, 0.0).table
+    assert run(capsys, "train", *LATENTS, *FEW, "--teacher", "euler:1:edm:3")[0] == 0
+    pairs = seen[0].pairs
+    target = sample(latents(None).denoise, pairs.x, teacher)
+    assert seen[0].teacher == teacher and torch.equal(pairs.target, target)
+
+
+def test_without_a_picture_no_call_is_made_behind_the_training(capsys, few, monkeypatch):
+    monkeypatch.setattr("trainer.comparison.Comparison", None)
+    code, text, _ = run(capsys, "train", *LATENTS, *FEW, "--no-picture", "--json")
+    summary, score = json.loads(text), load_solver("solver.safetensors").metadata["scores"]["2"]
+    assert code == 0 and summary["picture"] is None and not Path("solver.png").exists()
+    best = {score["classical_name"]: score["classical"]}
+    assert summary["errors"] == {"2": {"S4S": score["rmse"], **best}}
 
 
 @pytest.mark.parametrize(("options", "seed"), [([], 0), (["--seed", "7"], 7)])

@@ -4,11 +4,20 @@ from dataclasses import dataclass
 
 import torch
 
-from s4s_core import sample
 from s4s_core.evaluation import candidates, rmse
 from s4s_core.teacher import default_teacher, draw_pairs
+from s4s_core.training.parallel import Workers
 
-from .pictures import can_show, grid, pictures, save_png, tiles
+from .pictures import (
+    BATCH,
+    can_show,
+    grid,
+    if_memory_allows,
+    pictures,
+    results,
+    save_png,
+    tiles,
+)
 
 FRESH_SEED = 700_000_001
 """Seeds of comparisons lie far from those of training."""
@@ -25,62 +34,83 @@ class Row:
 
 
 class Comparison:
-    """Fresh pairs of a model, and whatever is compared on them."""
+    """Fresh pairs of a model and its teacher, and whatever is compared on them.
 
-    def __init__(self, model, count=32, seed=0, batch=32):
-        self.model, self.batch = model, batch
+    `progress` is a ProgressLine; a batch that memory does not hold is halved.
+    """
+
+    def __init__(self, model, progress, count=32, seed=0, teacher=None):
+        self.model, self.progress, self.workers = model, progress, Workers(BATCH)
+        self.teacher = teacher or default_teacher(model)
+        tell = lambda done: progress.show(done / count, "teacher")  # noqa: E731
+        tell(0)
         with torch.inference_mode():
-            teacher = default_teacher(model)
-            self.pairs = draw_pairs(model, teacher, count, FRESH_SEED + seed, batch)
-        self.teacher_nfe = teacher.nfe
+            self.pairs = self.workers.fitting(
+                lambda batch: draw_pairs(
+                    model, self.teacher, count, FRESH_SEED + seed, batch, tell=tell
+                )
+            )
 
     def _error(self, table, pairs):
-        return rmse(self.model.denoise, table, pairs, self.batch)
+        return self.workers.fitting(lambda batch: rmse(self.model.denoise, table, pairs, batch))
 
     def row(self, label, table):
         return Row(label, table.nfe, self._error(table, self.pairs), table)
 
-    def best_per_solver(self, nfe):
+    def best_per_solver(self, nfe, tell):
         """Each classical solver with the order and schedule that suit it best, best solver first.
 
-        The choice is made on the first few pairs, the score on all of them.
+        The choice is made on the first few pairs, the score on all of them. tell(share, label) is
+        called before each one that is tried.
         """
         few, chosen = self.pairs[:8], {}
-        for candidate in candidates(self.model, nfe):
+        found = candidates(self.model, nfe, self.teacher.ending)
+        for number, candidate in enumerate(found):
+            tell(number / len(found), candidate.label)
             error = self._error(candidate.table, few)
             chosen.setdefault(candidate.solver, []).append((error, candidate))
         winners = [min(tried, key=lambda pair: pair[0])[1] for tried in chosen.values()]
         rows = [self.row(winner.label, winner.table) for winner in winners]
         return sorted(rows, key=lambda row: row.rmse)
 
-    def pictures(self, rows, count=10):
-        """Labelled results of the first pairs: the teacher's, then each row's."""
-        part = self.pairs[:count]
-        shown = {f"teacher, {self.teacher_nfe} NFE": part.target}
-        with torch.inference_mode():
-            for row in rows:
-                label = f"{row.label}, {row.nfe} NFE: {row.rmse:.3f}"
-                shown[label] = sample(self.model.denoise, part.x, row.table, part.cond)
-        return shown
-
-    def against_classical(self, pack, nfes, progress=None):
+    def against_classical(self, pack, nfes):
         """({nfe: {label: error}}, rows worth a look) of a pack and the classical solvers."""
         errors, shown = {}, []
         for number, nfe in enumerate(nfes):
-            if progress is not None:
-                progress.show(number / len(nfes), f"comparing at {nfe} NFE")
-            ours, others = self.row("S4S", pack[nfe]), self.best_per_solver(nfe)
+
+            def tell(share, label, number=number, nfe=nfe):
+                self.progress.show((number + share) / len(nfes), f"comparing at {nfe} NFE: {label}")
+
+            tell(0, "S4S")
+            ours, others = self.row("S4S", pack[nfe]), self.best_per_solver(nfe, tell)
             errors[nfe] = {row.label: row.rmse for row in [ours, *others]}
             shown += [others[0], ours]
         return errors, shown
 
     def save_picture(self, rows, path):
         """Save the grid of teacher and rows; the path, or None where there is nothing to see."""
+        return if_memory_allows(lambda: self._save_picture(rows, path))
+
+    def _save_picture(self, rows, path, count=10):
         if not can_show(self.model):
             return None
-        shown = self.pictures(rows).items()
-        save_png(path, grid({label: tiles(pictures(self.model, x)) for label, x in shown}))
+        part = self.pairs[:count]
+        shown = {f"teacher, {self.teacher.nfe} NFE": part.target}
+        for row in rows:
+            label = f"{row.label}, {row.nfe} NFE: {row.rmse:.3f}"
+            self.progress.show(1.0, f"drawing {label}")
+            shown[label] = results(self.model, row.table, part.x, part.cond, workers=self.workers)
+        rows = {label: tiles(pictures(self.model, x)) for label, x in shown.items()}
+        save_png(path, grid(rows))
         return str(path)
+
+
+def scores_as_errors(scores):
+    """Scores of a training on held-out noise as `against_classical` gives errors."""
+    return {
+        int(nfe): {"S4S": score["rmse"], score["classical_name"]: score["classical"]}
+        for nfe, score in scores.items()
+    }
 
 
 def errors_text(errors):
@@ -90,6 +120,6 @@ def errors_text(errors):
         best = min(error for label, error in rows.items() if label != "S4S")
         lines.append(f"  {nfe} NFE")
         for label, error in rows.items():
-            mark = f"  {error / best:.2f} of the best classical" if label == "S4S" else ""
+            mark = f"  {error / best:.2f} of the best classical" if label == "S4S" and best else ""
             lines.append(f"    {label:<24} {error:.4f}{mark}")
     return "\n".join(lines)

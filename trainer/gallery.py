@@ -9,11 +9,10 @@ from PIL import Image
 
 from s4s_core import sample
 from s4s_core.evaluation import candidates, rank
-from s4s_core.teacher import default_teacher, draw_pairs
-from s4s_core.training.parallel import is_out_of_memory
+from s4s_core.teacher import draw_pairs
 
 from .comparison import FRESH_SEED
-from .pictures import can_show, grid, pictures, save_png, tiles, to_pixels
+from .pictures import can_show, grid, if_memory_allows, pictures, save_png, tiles, to_pixels
 from .training import teacher_of
 
 COUNT, BATCH = 6, 2
@@ -34,8 +33,8 @@ class Gallery:
         self.model, self.folder = model, folder
         self.pairs, self.rivals, self.tiles = None, {}, {}
         self.due, self.cost, self.last = 0.0, 0.0, None
-        self.ending = config.settings().ending
-        self.teacher = teacher_of(config, model) or default_teacher(model, ending=self.ending)
+        self.teacher = teacher_of(config, model)
+        self.ending = self.teacher.ending
         self.able = True
 
     def show(self, event):
@@ -102,14 +101,9 @@ class Gallery:
         """What the function returns; without memory for pictures, training goes on without them."""
         if not self.able:
             return None
-        try:
-            return function()
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            print("There is no memory for sample pictures: going on without them.", flush=True)
-            self.able = False
-            return None
+        found = if_memory_allows(function)
+        self.able = found is not None
+        return found
 
 
 def _label(name, nfe, error):

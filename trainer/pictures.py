@@ -2,19 +2,48 @@
 
 import inspect
 import io
+import sys
 
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch.nn.functional import interpolate
 
+from s4s_core import sample
 from s4s_core.atomic import write_atomic
 from s4s_core.errors import S4SError
+from s4s_core.teacher import Pairs
+from s4s_core.training.parallel import Workers, is_out_of_memory
+
+BATCH = 32
+"""Samples that are computed at once where memory holds them."""
 
 SIDE = 128
 """Pixels of a tile's longer side, about."""
 
 _MARGIN = 6
+
+
+@torch.inference_mode()
+def results(model, table, x, cond, tell=None, workers=None):
+    """Results of a table from noise x, on as many samples at once as memory holds.
+
+    tell(share) hears after every model call how much is done, 0 to 1; `workers` remember the batch
+    that fits.
+    """
+    noise = Pairs(x, cond, x)
+
+    def run(batch):
+        parts = []
+        for part in noise.batches(batch):
+
+            def show(p, before=sum(map(len, parts)), part=part):  # noqa: B008
+                tell((before + len(part) * (p.call + 1) / p.nfe) / len(noise))
+
+            parts.append(sample(model.denoise, part.x, table, part.cond, tell and show))
+        return torch.cat(parts)
+
+    return (workers or Workers(BATCH)).fitting(run)
 
 
 @torch.inference_mode()
@@ -26,6 +55,17 @@ def pictures(model, x):
     x = x.to(getattr(model, "device", "cpu"))
     parts = [model.decode(part) for part in x.split(1)]
     return None if parts[0] is None else torch.cat([p.float().cpu() for p in parts])
+
+
+def if_memory_allows(function):
+    """What the function returns; None, and a word about it, where memory does not hold pictures."""
+    try:
+        return function()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    print("There is no memory for sample pictures: going on without them.", file=sys.stderr)
+    return None
 
 
 def can_show(model):

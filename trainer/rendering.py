@@ -123,13 +123,11 @@ class Teller:
 
 
 def _render(choice, pack, teller, nfe, seed, count, classical):
-    import torch
-
-    from s4s_core import sample
     from s4s_core.hosting import check_space
     from s4s_core.teacher import default_teacher, draw_noise
 
     from .models import open_model
+    from .pictures import results
 
     if nfe not in pack.nfes:
         known = ", ".join(map(str, pack.nfes))
@@ -143,20 +141,19 @@ def _render(choice, pack, teller, nfe, seed, count, classical):
         "classical": (label, table),
         "solver": ("S4S", pack[nfe]),
     }
-    total, before, target = sum(table.nfe for _, table in tables.values()), 0, None
-    with torch.inference_mode():
-        x, cond = draw_noise(model, count, seed)
-        for name, (label, table) in tables.items():
+    total, before, target = 1 + sum(table.nfe for _, table in tables.values()), 0, None
+    x, cond = draw_noise(model, count, seed)
+    for name, (label, table) in tables.items():
 
-            def show(p, before=before, label=label):
-                teller.tell(f"{label}: call {p.call + 1} of {p.nfe}", (before + p.call) / total)
+        def show(share, before=before, label=label, calls=table.nfe):
+            teller.tell(f"{label}, {calls} calls", (before + share * calls) / total)
 
-            result = sample(model.denoise, x, table, cond, show)
-            target = result if target is None else target
-            save_sheet(model, result, teller.folder / f"{name}.png")
-            error = float((result - target).square().mean().sqrt())
-            teller.done[name] = {"label": label, "nfe": table.nfe, "rmse": error}
-            before += table.nfe
+        result = results(model, table, x, cond, show)
+        target = result if target is None else target
+        save_sheet(model, result, teller.folder / f"{name}.png")
+        error = float((result - target).square().mean().sqrt())
+        teller.done[name] = {"label": label, "nfe": table.nfe, "rmse": error}
+        before += table.nfe
     teller.tell("Done.", 1.0)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from s4s_core import SolverPack, fit
 from s4s_core.errors import ObjectiveError
 from s4s_core.evaluation import SCHEDULES, SOLVERS
-from s4s_core.teacher import TEACHER_NFE
+from s4s_core.teacher import TEACHER_NFE, default_teacher
 from s4s_core.training.gradient import PHASES, PLAIN_COST, REMATERIALISED_COST
 from s4s_core.training.starts import named_start
 
@@ -45,11 +45,11 @@ def decoder_of(config, model):
 
 
 def teacher_of(config, model):
-    """The table of the teacher that a config names, or None for the default."""
-    parts = teacher_parts(config.teacher)
+    """The table of the teacher that a config names."""
+    parts, ending = teacher_parts(config.teacher), config.settings().ending
     if parts is None:
-        return None
-    return named_start(model, *parts, config.settings().ending).table
+        return default_teacher(model, ending=ending)
+    return named_start(model, *parts, ending).table
 
 
 def described(pack, model, config, thumbnail=None):

@@ -64,10 +64,10 @@ def shared(count):
 class Workers:
     """Maps a function over pairs: shared out to processes, in micro-batches that fit memory.
 
-    `meter` counts the calls of all processes.
+    `meter` counts the calls of all processes; who only asks for `fitting` needs none.
     """
 
-    def __init__(self, batch, meter):
+    def __init__(self, batch, meter=None):
         self.batch, self.meter = batch, meter
 
     def map(self, pairs, function, share=1):

@@ -32,9 +32,8 @@ def run(args):
     check_space(pack, model.space)
     nfes = whole_numbers("--nfe", args.nfe) if args.nfe else pack.nfes
     line = ProgressLine()
-    line.show(0.0, "teacher")
-    comparison = Comparison(model, args.count, args.seed)
-    errors, shown = comparison.against_classical(pack, nfes, line)
+    comparison = Comparison(model, line, args.count, args.seed)
+    errors, shown = comparison.against_classical(pack, nfes)
     picture = comparison.save_picture(shown, args.out)
     line.close()
     if args.json:

@@ -17,15 +17,12 @@ def add_arguments(parser):
 
 
 def run(args):
-    import torch
-
-    from s4s_core import sample
     from s4s_core.errors import S4SError
     from s4s_core.teacher import draw_noise
 
     from ..arguments import check_draw, check_folder, model_of
     from ..models import open_model
-    from ..pictures import can_show, grid, pictures, save_png, tiles
+    from ..pictures import can_show, grid, pictures, results, save_png, tiles
     from ..progress import ProgressLine
 
     if args.nfe < 1:
@@ -39,9 +36,7 @@ def run(args):
     label, table = choose_table(model, choice.kind, args)
     line = ProgressLine()
     x, cond = draw_noise(model, args.count, args.seed)
-    with torch.inference_mode():
-        show = lambda p: line.show((p.call + 1) / p.nfe, f"call {p.call + 1} of {p.nfe}")  # noqa: E731
-        result = sample(model.denoise, x, table, cond, show)
+    result = results(model, table, x, cond, lambda share: line.show(share, label))
     line.close()
     shown = tiles(pictures(model, result))
     rows = {(label if k == 0 else " " * k): part for k, part in enumerate(shown.split(10))}

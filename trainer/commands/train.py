@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 
 
 def add_arguments(parser):
@@ -14,7 +15,11 @@ def add_arguments(parser):
         help="where to save the solver (default: %(default)s)",
     )
     parser.add_argument("--state", help="file to save the run in; the same command resumes it")
-    parser.add_argument("--no-picture", action="store_true", help="save no comparison picture")
+    parser.add_argument(
+        "--no-picture",
+        action="store_true",
+        help="no comparison at the end and no picture: only what training has measured itself",
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
@@ -23,7 +28,6 @@ def run(args):
     from s4s_core.solver_file import check_path
     from s4s_core.training.parallel import join, rank_and_world
 
-    from ..comparison import Comparison
     from ..models import open_model
     from ..progress import ProgressLine
     from ..train_arguments import config_of
@@ -38,9 +42,7 @@ def run(args):
         return 0
     pack = described(result.pack, model, config)
     save_solver(out, pack)
-    comparison = Comparison(model)
-    errors, shown = comparison.against_classical(pack, pack.nfes, line)
-    picture = None if args.no_picture else comparison.save_picture(shown, out.with_suffix(".png"))
+    errors, picture = _compared(args, config, model, result, line)
     line.close()
     summary = {
         "errors": errors,
@@ -52,6 +54,18 @@ def run(args):
     }
     print(json.dumps(summary, indent=1) if args.json else text(summary))
     return 0
+
+
+def _compared(args, config, model, result, line):
+    """(errors, path of the picture or None) of what was trained, against its own teacher."""
+    from ..comparison import Comparison, scores_as_errors
+    from ..training import teacher_of
+
+    if args.no_picture:
+        return scores_as_errors(result.scores), None
+    comparison = Comparison(model, line, teacher=teacher_of(config, model))
+    errors, shown = comparison.against_classical(result.pack, result.pack.nfes)
+    return errors, comparison.save_picture(shown, Path(args.out).with_suffix(".png"))
 
 
 def _listener(config, line):
