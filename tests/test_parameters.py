@@ -273,7 +273,7 @@ def test_times_are_differentiable(family, space, domain):
 
 def test_domains_that_do_not_exist_are_refused():
     table = table_of("lms")
-    with pytest.raises(TrainingError, match="choose sigma, logsnr, time"):
+    with pytest.raises(TrainingError, match="choose one of sigma, logsnr, time"):
         Times(small(), table, "seconds")
     with pytest.raises(TrainingError, match="no discrete times"):
         Times(small(), table, "time")
