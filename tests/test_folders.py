@@ -125,6 +125,8 @@ def test_a_summary_is_plain_bounded_data():
     assert len(found["name"]) == 300 and len(found["scores"]["3"]["classical_name"]) == 300
     assert "odd" not in found["scores"]["3"] and found["model"] == {}
     assert summary(a_pack())["ratios"] == {"3": None}
+    huge = {"3": {"rmse": 1e300, "classical": 1e-300}}
+    assert summary(a_pack(scores=huge))["ratios"] == {"3": None}
 
 
 def test_table_facts_hold_the_numbers():

@@ -162,7 +162,7 @@ text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 plain_json = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers()
+    | st.integers(-(2**53), 2**53)
     | st.floats(allow_nan=False, allow_infinity=False)
     | text,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
