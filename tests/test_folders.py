@@ -68,7 +68,9 @@ def test_files_are_listed_by_relative_name_and_the_first_folder_wins(home):
     first, _ = put(home / "a", "x.safetensors"), put(home / "solvers", "x.safetensors")
     deep = put(home / "solvers", "sd/y.safetensors")
     (home / "a" / "note.txt").write_text("no solver")
-    assert folders.solver_files() == {"sd/y.safetensors": deep, "x.safetensors": first}
+    loud = put(home / "solvers", "Z.SAFETENSORS")
+    listed = {"Z.SAFETENSORS": loud, "sd/y.safetensors": deep, "x.safetensors": first}
+    assert folders.solver_files() == listed
     assert folders.find_solver("sd/y.safetensors") == deep
 
 
