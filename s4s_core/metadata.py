@@ -18,7 +18,7 @@ _TEXT = ("name", "author", "licence", "notes", "thumbnail")
 _OBJECTS = ("model", "teacher", "training", "scores")
 _MAX_TEXT = 100_000
 _MAX_DEPTH = 8
-_MAX_WHOLE = 1 << 53
+_MAX_WHOLE = (1 << 64) - 1
 _THUMBNAIL = re.compile(r"data:image/(jpeg|png|webp);base64,[A-Za-z0-9+/]+={0,2}")
 
 
@@ -44,7 +44,7 @@ def _check_json(value, depth=0):
             raise ValueError("its metadata contains a number that is not finite")
     elif isinstance(value, int):
         if abs(value) > _MAX_WHOLE:
-            raise ValueError("its metadata contains a whole number above 2^53")
+            raise ValueError("its metadata contains a whole number of more than 64 bits")
     elif value is not None:
         raise ValueError(f"its metadata contains a {type(value).__name__}")
 
