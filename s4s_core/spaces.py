@@ -17,6 +17,7 @@ import math
 import torch
 
 from .errors import TableError
+from .precision import as_float64
 
 # Spacings in lambda are infinite at the ends alpha = 0 and sigma = 0; they are measured from here.
 CLIP = 1e-3
@@ -113,17 +114,17 @@ class DiscreteTimes:
         return float(self.log_sigmas[-1].exp())
 
     def sigma(self, time):
-        """Sigma of times in [0, T-1]; times outside are clamped."""
+        """Sigma (as_float64) of times in [0, T-1]; times outside are clamped."""
+        time = as_float64(time).clamp(0, self.last)
         logs = self.log_sigmas.to(time.device)
-        time = time.to(logs.dtype).clamp(0, self.last)
         low = time.detach().floor().long().clamp(max=self.last - 1)
         part = time - low
         return ((1 - part) * logs[low] + part * logs[low + 1]).exp()
 
     def time(self, sigma):
-        """Time of sigmas in [sigma_min, sigma_max]; sigmas outside are clamped."""
-        logs = self.log_sigmas.to(sigma.device)
-        log = sigma.to(logs.dtype).clamp(min=1e-300).log()
+        """Time (as_float64) of sigmas in [sigma_min, sigma_max]; sigmas outside are clamped."""
+        log = as_float64(sigma).clamp(min=1e-300).log()
+        logs = self.log_sigmas.to(log.device)
         high = torch.searchsorted(logs, log.detach().contiguous()).clamp(1, self.last)
         gap = logs[high] - logs[high - 1]
         return (high - 1 + (log - logs[high - 1]) / gap).clamp(0, self.last)

@@ -17,6 +17,7 @@ import torch
 from s4s_core.errors import ModelError
 from s4s_core.folders import CHECKOUT
 from s4s_core.identity import identity
+from s4s_core.precision import as_float64
 from s4s_core.spaces import DiscreteTimes
 
 from .contract import about, fingerprint, no_pictures
@@ -254,7 +255,7 @@ def _continuous(model):
     discrete = importlib.import_module("comfy.model_sampling").ModelSamplingDiscrete
     sampling, model = model.get_model_object("model_sampling"), model.clone()
     if type(sampling).timestep is discrete.timestep:
-        times = DiscreteTimes(1 / (1 + sampling.sigmas.double() ** 2))
+        times = DiscreteTimes(1 / (1 + as_float64(sampling.sigmas) ** 2))
         exact = copy(sampling)
         exact.timestep = partial(network_time, times)
         model.add_object_patch("model_sampling", exact)
