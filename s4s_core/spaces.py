@@ -41,8 +41,9 @@ def sigma_of_log_snr(space, lam):
 def clip_ends(space, sigmas):
     """Decreasing nodes with singular ends (sigma = 0, flow's sigma = 1) moved to a finite lambda.
 
-    A final 0 becomes CLIP of the node before it where that is smaller than CLIP of the first, so
-    that the result stays decreasing. Regular nodes come back unchanged, gradients included.
+    A final 0 becomes CLIP of the first node, or half of the node before it where that is smaller,
+    so that the result stays decreasing. A flow's first node above 1 - CLIP moves to that, or halfway
+    from the second to 1 where that is more. Other nodes come back unchanged, gradients included.
     """
     nodes = list(sigmas.unbind())
     if space == "flow" and nodes[0].item() > 1 - CLIP:
