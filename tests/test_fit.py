@@ -91,6 +91,7 @@ def test_events_tell_the_course_of_a_run(method):
         ({"init": "ipndm"}, "solver:order:schedule"),
         ({"init": "nothing:3:edm"}, "Unknown solver 'nothing'"),
         ({"init": "ipndm:3:nothing"}, "Unknown schedule 'nothing'"),
+        ({"objective": "lpips-alex"}, "give fit a `decode`"),
         ({"init": "dpm-solver:3:edm"}, "no table of 4 calls"),
         ({"start": table_of("lms", nfe=6)}, "has 6 calls, 4 are asked for"),
         ({"nfe": 0}, "'nfes' needs a whole number above 0"),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..errors import TrainingDiverged, TrainingError
+from ..errors import ObjectiveError, TrainingDiverged, TrainingError
 from ..evaluation import candidates
 from ..objectives import objective as find_objective
 from ..table import SolverPack, SolverTable
@@ -73,7 +73,10 @@ def fit(
     teacher = teacher or default_teacher(model, ending=settings.ending)
     name = settings.objective
     if name.startswith("lpips") and decode is None and model.shape[0] != 3:
-        name = "l2"  # latents that nothing decodes are compared by a plain distance
+        raise ObjectiveError(
+            f"The objective '{name}' compares pictures, and these are latents: give fit a `decode` "
+            "that makes pictures of them, or use the objective 'l2'."
+        )
     goal = objective or find_objective(name, decode)
     run = Run(model, settings, teacher, goal, start, callback, cache, state, cancelled)
     return run.result()
