@@ -11,8 +11,17 @@ from ..spaces import step_factors
 from ..table import SolverTable
 
 
-def named_start(model, text, nfe, ending):
-    """The Candidate of "solver:order:schedule", such as "ipndm:3:edm"."""
+def check_start(model, text, nfe, ending):
+    """Raise what `named_start` would, without a call of the model."""
+    known = text.removesuffix(":gits") + ":edm" if text.endswith(":gits") else text
+    named_start(model, known, nfe, ending)
+
+
+def named_start(model, text, nfe, ending, **options):
+    """The Candidate of "solver:order:schedule", such as "ipndm:3:edm".
+
+    `options` are those of the schedule.
+    """
     parts = text.split(":")
     if len(parts) != 3 or not parts[1].isdigit():
         raise TrainingError(
@@ -25,7 +34,8 @@ def named_start(model, text, nfe, ending):
         steps, rest = divmod(nfe + (solver == "heun" and ending == 0), order)
         if rest or not steps:
             raise TrainingError(f"{solver} of order {order} has no table of {nfe} calls.")
-    table = classical_table(solver, schedule(name, steps, model, ending), order, model.space)
+    nodes = schedule(name, steps, model, ending, **options)
+    table = classical_table(solver, nodes, order, model.space)
     return Candidate(solver, order, name, table)
 
 
