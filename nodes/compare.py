@@ -12,6 +12,7 @@ import torch
 
 from ..s4s_core import sample
 from ..s4s_core.errors import HostError
+from ..s4s_core.precision import as_float64
 from . import inputs, register, sheets
 from .attach import check_solver
 from .wired import in_session, teacher_of
@@ -139,7 +140,7 @@ class Contest:
         result, nfe = run()
         target = result if self.teacher is None else self.teacher.result
         # this waits for the device, and so comes before the clock is read
-        gaps = (result - target).flatten(1).double().square().mean(1).sqrt().tolist()
+        gaps = as_float64(result - target).flatten(1).square().mean(1).sqrt().tolist()
         seconds = (time.perf_counter() - began) / len(result)
         return Entry(title, result, nfe, seconds, gaps)
 

@@ -6,6 +6,7 @@ import torch
 
 from .classical import classical_table
 from .errors import TableError
+from .precision import as_float64
 from .sampling import sample
 from .schedules import schedule
 from .table import SolverTable
@@ -42,7 +43,7 @@ def squared_errors(denoise, table, pairs, batch=32):
     """Mean squared error to the teacher of each pair, float64 [n]."""
     with torch.no_grad():
         parts = [
-            (sample(denoise, part.x, table, part.cond) - part.target).flatten(1).double()
+            as_float64(sample(denoise, part.x, table, part.cond) - part.target).flatten(1)
             for part in pairs.batches(batch)
         ]
         return torch.cat([part.square().mean(1) for part in parts]).cpu()

@@ -77,7 +77,8 @@ def solver_files():
     """Solver files by name: posix paths relative to their folder, sorted; the first folder wins."""
     found = {}
     for folder in solver_folders():
-        for path in sorted(folder.rglob("*.safetensors"))[:MAX_LISTED]:
+        paths = (path for path in folder.rglob("*") if path.suffix.lower() == ".safetensors")
+        for path in sorted(paths)[:MAX_LISTED]:
             if path.is_file() and not path.name.startswith("."):
                 found.setdefault(path.relative_to(folder).as_posix(), path)
     return dict(sorted(found.items()))

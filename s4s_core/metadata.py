@@ -20,11 +20,12 @@ _TEXT = ("name", "author", "licence", "notes", "thumbnail")
 _OBJECTS = ("model", "teacher", "training", "scores")
 _MAX_TEXT = 100_000
 _MAX_DEPTH = 8
+_MAX_WHOLE = (1 << 64) - 1
 _THUMBNAIL = re.compile(r"data:image/(jpeg|png|webp);base64,[A-Za-z0-9+/]+={0,2}")
 
 
 def _check_json(value, depth=0):
-    """Plain JSON of bounded depth, with text keys and finite numbers; ValueError otherwise."""
+    """Plain JSON of bounded depth, with text keys and numbers that a float holds; or ValueError."""
     if depth > _MAX_DEPTH:
         raise ValueError("its metadata is nested too deeply")
     if isinstance(value, dict):
@@ -43,7 +44,10 @@ def _check_json(value, depth=0):
     elif isinstance(value, float):
         if value != value or abs(value) == float("inf"):
             raise ValueError("its metadata contains a number that is not finite")
-    elif value is not None and not isinstance(value, bool | int):
+    elif isinstance(value, int):
+        if abs(value) > _MAX_WHOLE:
+            raise ValueError("its metadata contains a whole number of more than 64 bits")
+    elif value is not None:
         raise ValueError(f"its metadata contains a {type(value).__name__}")
 
 

@@ -43,7 +43,7 @@ def compiled(table, start=0):
 def _spread(weight, x):
     """A weight tensor shaped to multiply x: a scalar stays one, rows meet the batch dimension."""
     if weight.ndim == 0:
-        return weight
+        return weight.to(x.dtype)
     return weight.to(x).reshape(weight.shape + (1,) * (x.ndim - weight.ndim))
 
 
@@ -114,7 +114,7 @@ def call_sigmas(program, x):
     Half-precision samples still get float32 sigmas: a time such as 812.4 needs them.
     """
     dtype = torch.promote_types(x.dtype, torch.float32)
-    sigmas = program.sigmas.to(device=x.device, dtype=dtype)
+    sigmas = program.sigmas.to(dtype).to(x.device)
     return sigmas.movedim(-1, 0).reshape(program.nfe, -1).expand(-1, x.shape[0]).contiguous()
 
 

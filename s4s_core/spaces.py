@@ -17,6 +17,7 @@ import math
 import torch
 
 from .errors import TableError
+from .precision import as_float64
 
 # Spacings in lambda are infinite at the ends alpha = 0 and sigma = 0; they are measured from here.
 CLIP = 1e-3
@@ -40,8 +41,9 @@ def sigma_of_log_snr(space, lam):
 def clip_ends(space, sigmas):
     """Decreasing nodes with singular ends (sigma = 0, flow's sigma = 1) moved to a finite lambda.
 
-    A final 0 becomes CLIP of the node before it where that is smaller than CLIP of the first, so
-    that the result stays decreasing. Regular nodes come back unchanged, gradients included.
+    A final 0 becomes CLIP of the first node, or half of the node before it where that is smaller,
+    so that the result stays decreasing. A flow's first node above 1 - CLIP moves to that, or
+    halfway from the second to 1 where that is more. Other nodes come back unchanged, gradients included.
     """
     nodes = list(sigmas.unbind())
     if space == "flow" and nodes[0].item() > 1 - CLIP:
@@ -113,17 +115,17 @@ class DiscreteTimes:
         return float(self.log_sigmas[-1].exp())
 
     def sigma(self, time):
-        """Sigma of times in [0, T-1]; times outside are clamped."""
+        """Sigma (float64) of times in [0, T-1]; times outside are clamped."""
+        time = as_float64(time).clamp(0, self.last)
         logs = self.log_sigmas.to(time.device)
-        time = time.to(logs.dtype).clamp(0, self.last)
         low = time.detach().floor().long().clamp(max=self.last - 1)
         part = time - low
         return ((1 - part) * logs[low] + part * logs[low + 1]).exp()
 
     def time(self, sigma):
-        """Time of sigmas in [sigma_min, sigma_max]; sigmas outside are clamped."""
-        logs = self.log_sigmas.to(sigma.device)
-        log = sigma.to(logs.dtype).clamp(min=1e-300).log()
+        """Time (float64) of sigmas in [sigma_min, sigma_max]; sigmas outside are clamped."""
+        log = as_float64(sigma).clamp(min=1e-300).log()
+        logs = self.log_sigmas.to(log.device)
         high = torch.searchsorted(logs, log.detach().contiguous()).clamp(1, self.last)
         gap = logs[high] - logs[high - 1]
         return (high - 1 + (log - logs[high - 1]) / gap).clamp(0, self.last)

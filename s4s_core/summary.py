@@ -4,6 +4,8 @@ Everything here comes from a file that anyone may have made: texts are bounded, 
 and whatever has an unexpected type is left out. Whoever shows a text must still escape it.
 """
 
+import math
+
 LONGEST_TEXT = 300
 
 
@@ -26,7 +28,8 @@ def _flat(mapping):
 def ratio(scores):
     """Error of the solver as a share of the best classical one's, or None where it is unknown."""
     ours, theirs = _number(scores.get("rmse")), _number(scores.get("classical"))
-    return ours / theirs if ours is not None and theirs else None
+    share = ours / theirs if ours is not None and theirs else math.inf
+    return share if math.isfinite(share) else None
 
 
 def summary(pack):

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from s4s_core.precision import as_float64
 from s4s_core.spaces import DiscreteTimes
 
 ROUNDING = 0.75
@@ -26,7 +27,7 @@ def space_of(wrap):
 def times_of(wrap):
     """The times of the model inside a host's wrapper, worked out once."""
     if wrap not in _times:
-        _times[wrap] = DiscreteTimes(1 / (1 + wrap.sigmas.double().cpu() ** 2))
+        _times[wrap] = DiscreteTimes(1 / (1 + as_float64(wrap.sigmas) ** 2))
     return _times[wrap]
 
 
@@ -48,7 +49,7 @@ def exact_times(wrap, sigma):
     if space_of(wrap) == "flow":  # its time is the level itself
         yield
         return
-    exact = times_of(wrap).time(sigma[:1]).float()
+    exact = times_of(wrap).time(sigma[:1]).float().to(sigma.device)
 
     def replace(_module, args, kwargs):
         if "timesteps" in kwargs:

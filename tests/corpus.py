@@ -392,6 +392,8 @@ def _wrong_statements():
         ("resolution", [512, -512], "pair of numbers"),
         ("resolution", [10**9, 1], "pair of numbers"),
         ("cfg", {"0": 1, "1": 2}, "pair of numbers"),
+        ("scores", {"3": {"rmse": 10**400, "classical": 3}}, "more than 64 bits"),
+        ("added", [-(2**64)], "more than 64 bits"),
         ("thumbnail", "https://example.org/spy.png", "thumbnail"),
         ("thumbnail", "", "thumbnail"),
         ("thumbnail", "data:image/svg+xml;base64,PHN2Zz4=", "thumbnail"),

@@ -93,6 +93,8 @@ def test_events_tell_the_course_of_a_run(method):
         ({"init": "ipndm"}, "solver:order:schedule"),
         ({"init": "nothing:3:edm"}, "Unknown solver 'nothing'"),
         ({"init": "ipndm:3:nothing"}, "Unknown schedule 'nothing'"),
+        ({"init": "nothing:3:gits"}, "Unknown solver 'nothing'"),
+        ({"objective": "lpips-alex"}, "give fit a `decode`"),
         ({"init": "dpm-solver:3:edm"}, "no table of 4 calls"),
         ({"start": table_of("lms", nfe=6)}, "has 6 calls, 4 are asked for"),
         ({"nfe": 0}, "'nfes' needs a whole number above 0"),
@@ -582,6 +584,30 @@ def test_counts_are_honest(method):
     else:
         extra = TINY["samples"] * (3 + 4)  # a backward pass counts as one call
         assert result.calls == counted.calls - 1 + extra
+
+
+def test_a_start_on_gits_is_measured_once_counted_and_kept(tmp_path):
+    inner = small()
+    counted = Counted(inner.denoise)
+    options = {"init": "ipndm:3:gits", "state": tmp_path / "run.safetensors"}
+    result = tiny_fit(changed(inner, denoise=counted), (3, 4), **options)
+    assert result.calls == counted.calls - 1 > 256 * 60
+    pairs, counted.calls = TINY["samples"] + TINY["validation"] + TINY["held_out"], 0
+    again = tiny_fit(changed(inner, denoise=counted), (3, 4), **options)
+    assert again.pack == result.pack and counted.calls == 20 * pairs  # the teacher's alone
+
+
+def test_gits_can_be_cancelled():
+    inner = small()
+    counted = Counted(inner.denoise)
+    pairs = TINY["samples"] + TINY["validation"] + TINY["held_out"]
+    with pytest.raises(TrainingCancelled):
+        tiny_fit(
+            changed(inner, denoise=counted),
+            init="ipndm:3:gits",
+            cancelled=lambda: counted.calls > 20 * pairs + 100,
+        )
+    assert counted.calls < 20 * pairs + 200
 
 
 def test_a_meter_counts_samples_from_nothing():

@@ -68,7 +68,9 @@ def test_files_are_listed_by_relative_name_and_the_first_folder_wins(home):
     first, _ = put(home / "a", "x.safetensors"), put(home / "solvers", "x.safetensors")
     deep = put(home / "solvers", "sd/y.safetensors")
     (home / "a" / "note.txt").write_text("no solver")
-    assert folders.solver_files() == {"sd/y.safetensors": deep, "x.safetensors": first}
+    loud = put(home / "solvers", "Z.SAFETENSORS")
+    listed = {"Z.SAFETENSORS": loud, "sd/y.safetensors": deep, "x.safetensors": first}
+    assert folders.solver_files() == listed
     assert folders.find_solver("sd/y.safetensors") == deep
 
 
@@ -125,6 +127,8 @@ def test_a_summary_is_plain_bounded_data():
     assert len(found["name"]) == 300 and len(found["scores"]["3"]["classical_name"]) == 300
     assert "odd" not in found["scores"]["3"] and found["model"] == {}
     assert summary(a_pack())["ratios"] == {"3": None}
+    huge = {"3": {"rmse": 1e300, "classical": 1e-300}}
+    assert summary(a_pack(scores=huge))["ratios"] == {"3": None}
 
 
 def test_table_facts_hold_the_numbers():

@@ -19,6 +19,7 @@ from s4s_core.schedules import schedule
 from s4s_core.spaces import DiscreteTimes, log_snr
 from s4s_core.training.parameters import Parameters, coefficient_basis
 from s4s_core.training.starts import as_multistep
+from s4s_core.training.student import Student
 from s4s_core.training.times import CLIP_SHARE, DOMAINS, Times
 
 LIMITS = {"ve": (0.002, 80.0), "flow": (0.001, 1.0)}
@@ -227,6 +228,22 @@ def test_initial_xi_is_the_table(family, space, domain, ending):
     nodes, calls = times.arrays(times.initial, torch.zeros(table.nfe, dtype=torch.float64))
     np.testing.assert_allclose(nodes, table.sigmas, rtol=1e-9)
     np.testing.assert_allclose(calls, table.call_sigmas, rtol=1e-9)
+
+
+@pytest.mark.parametrize("ending", [0.0, 0.05])
+@pytest.mark.parametrize("family, space, domain", TIME_CASES)
+def test_a_student_begins_with_the_calls_that_its_table_has(family, space, domain, ending):
+    table, times = times_of(family, space, domain, ending)
+    assert not times.offsets.any()  # classical calls sit on their nodes
+    model, calls = times.model, table.call_sigmas.copy()
+    first = slice(None, None, table.nfe_per_step)  # of a step: most of the way to the next node
+    calls[first] = 0.3 * table.sigmas[:-1] + 0.7 * table.sigmas[1:]
+    calls[-1] *= 0.5
+    start = table.replace(call_sigmas=calls.clip(model.sigma_min))
+    student = Student(model, start, domain)
+    found = student.at(student.leaves)
+    np.testing.assert_allclose(found.sigmas, start.sigmas, rtol=1e-7)
+    np.testing.assert_allclose(found.call_sigmas, start.call_sigmas, rtol=1e-7)
 
 
 @pytest.mark.parametrize("family, space, domain", TIME_CASES)

@@ -162,7 +162,7 @@ text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 plain_json = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers()
+    | st.integers(1 - 2**64, 2**64 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
     | text,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
@@ -502,7 +502,7 @@ loop.append(loop)
         ({"x": "é" * 99_999}, "exceeds the size"),
         ({"x": "\ud800"}, "surrogate"),
         ({"\ud800": 1}, "surrogate"),
-        ({"x": 10**5000}, "4300 digits"),
+        ({"x": 10**5000}, "more than 64 bits"),
         ({"name": 3}, "'name' is not text"),
         ({"scores": []}, "'scores' is not an object"),
         ({"cfg": [1, 2, 3]}, "'cfg' is not a pair"),

@@ -4,9 +4,10 @@
 
 Places are drawn at random, evenly over the modules: a sign turned, an index or a count moved by
 one, a factor turned into a divisor, a comparison shifted. Each mutant lives in a copy of the
-checkout and faces first the tests of its module, then all fast tests of the core. Mutants that
-change nothing that can be observed are named in EQUIVALENT, with the reason. Resumes from the JSON
-file that it writes; takes about half a minute a mutant.
+checkout and faces first the tests of its module, then all fast tests of the core, which have to
+pass without a mutant. Mutants that change nothing that can be observed are named in EQUIVALENT,
+with the reason. Resumes from the JSON file that it writes, where those that were caught stay so and
+survivors are judged again; takes about half a minute a mutant.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+IGNORED = shutil.ignore_patterns(".git", ".venv", "__pycache__")
 SKIPPED = ("demo", "__init__", "names", "errors", "folders", "jobs", "processes", "starting")
 """Modules without mathematics: their tests are of another kind."""
 
@@ -38,6 +40,7 @@ NEAR = {
     "metadata": ["test_solver_file", "test_malformed"],
     "mixture": ["test_convergence", "test_sampling"],
     "objectives": ["test_objectives", "test_gauss_newton", "test_fit", "test_gradient_methods"],
+    "precision": ["test_devices"],
     "program": ["test_sampling", "test_gradients"],
     "sampling": ["test_sampling"],
     "schedules": ["test_schedules"],
@@ -57,6 +60,9 @@ NEAR = {
     ],
 }
 CORE_TESTS = sorted({name for names in NEAR.values() for name in names} | {"test_distributed"})
+
+# pytest's exit codes. Collected without a mutant, tests that cannot be collected are its doing.
+PASSED, CAUGHT = 0, (1, 2)
 
 SWAPS = {
     ast.Add: "-",
@@ -169,7 +175,10 @@ def label(name, source, place):
 
 
 def run(folder, tests, limit):
-    """True if the tests fail, or take so long that they would be noticed."""
+    """True if tests fail or cannot be collected, or take so long that it would be noticed.
+
+    Whatever else may end pytest (a missing file, a signal) is no verdict, and ends the check.
+    """
     files = [f"tests/{name}.py" for name in tests]
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *files]
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -177,7 +186,10 @@ def run(folder, tests, limit):
         done = subprocess.run(command, cwd=folder, env=env, capture_output=True, timeout=limit)
     except subprocess.TimeoutExpired:
         return True
-    return done.returncode != 0
+    if done.returncode not in (PASSED, *CAUGHT):
+        last = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()[-1:]
+        sys.exit(f"pytest ended with {done.returncode}, which says nothing: {' '.join(last)}")
+    return done.returncode in CAUGHT
 
 
 def judge(mutant, folder, limit):
@@ -217,6 +229,13 @@ def report(results, out):
     out.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def verdicts(out, mutants):
+    """What out.json says of these mutants: {label: entry}."""
+    known, drawn = out.with_suffix(".json"), {mutant[-1] for mutant in mutants}
+    entries = json.loads(known.read_text(encoding="utf-8")) if known.exists() else []
+    return {entry["mutant"]: entry for entry in entries if entry["mutant"] in drawn}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=50, help="how many mutants (default: 50)")
@@ -225,23 +244,29 @@ def main():
     parser.add_argument("--limit", type=int, default=600, help="seconds of a run of tests")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks" / "mutation")
     args = parser.parse_args()
-    known = args.out.with_suffix(".json")
-    done = {e["mutant"]: e for e in json.loads(known.read_text())} if known.exists() else {}
-    mutants, results = draw(args.count, args.seed), {}
+    mutants = draw(args.count, args.seed)
+    results = verdicts(args.out, mutants)
+    waiting = [m for m in reversed(mutants) if not results.get(m[-1], {"caught": False})["caught"]]
 
-    def work(folder, waiting):
-        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))
+    def work(folder):
         while waiting:
             mutant = waiting.pop()
-            entry = done.get(mutant[-1]) or judge(mutant, folder, args.limit)
-            results[mutant[-1]] = entry
-            print(f"{len(results)}/{len(mutants)}  {entry['by'] or 'SURVIVED'}  {mutant[-1]}")
+            try:
+                entry = results[mutant[-1]] = judge(mutant, folder, args.limit)
+            except BaseException:
+                waiting.clear()  # the other workers stop as well
+                raise
+            print(f"{entry['by'] or 'SURVIVED'}  {mutant[-1]}  ({len(waiting)} left)")
             report([results[m[-1]] for m in mutants if m[-1] in results], args.out)
 
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(args.workers) as pool:
-        waiting = mutants[::-1]
         folders = [Path(place) / f"checkout-{number}" for number in range(args.workers)]
-        list(pool.map(lambda folder: work(folder, waiting), folders))
+        for folder in folders:
+            shutil.copytree(ROOT, folder, ignore=IGNORED)
+        if waiting and run(folders[0], CORE_TESTS, args.limit):
+            sys.exit("The tests fail, or take longer than --limit, without a mutant: mend them.")
+        list(pool.map(work, folders))
+    report([results[mutant[-1]] for mutant in mutants], args.out)
     return 0 if all(entry["caught"] for entry in results.values()) else 1
 
 

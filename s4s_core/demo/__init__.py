@@ -68,7 +68,7 @@ class DemoModel:
         sigma = torch.as_tensor(sigma, device=x.device).expand(len(x))
         if self.times is not None:
             sigma = self.times.sigma(self.times.time(sigma))
-        sigma = sigma.float()
+        sigma = sigma.float().to(x.device)
         labels = self._labels(cond, x)
         if cond is None or self.cfg == 1:
             return self._predict(point, sigma, labels).to(x.dtype)

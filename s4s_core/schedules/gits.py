@@ -10,7 +10,9 @@ import torch
 
 from ..classical import classical_table
 from ..errors import TableError
+from ..precision import as_float64
 from ..sampling import sample
+from ..teacher import Pairs, draw_noise
 from .closed import edm, uniform
 
 METRICS = ("dev", "l1", "l2")
@@ -23,16 +25,16 @@ class Costs(NamedTuple):
     matrix: torch.Tensor
 
 
-def _trajectory(model, grid, x, cond):
+def _trajectory(denoise, space, grid, x, cond):
     """States at the grid's nodes and the slopes (x - x0) / sigma at all but the last."""
-    table = classical_table("ipndm", grid, order=3, space=model.space)
+    table = classical_table("ipndm", grid, order=3, space=space)
     states, slopes = [], []
 
     def record(progress):
         states.append(progress.x)
         slopes.append((progress.x - progress.denoised) / progress.sigma[0])
 
-    states.append(sample(model.denoise, x, table, cond, record))
+    states.append(sample(denoise, x, table, cond, record))
     return torch.stack(states).flatten(2), torch.stack(slopes).flatten(2)
 
 
@@ -54,23 +56,28 @@ def _row(states, slopes, grid, i, metric):
     return gap.abs().mean((1, 2)) if metric == "l1" else gap.square().mean(2).sqrt().mean(1)
 
 
-def gits_costs(model, low=None, points=61, samples=256, batch=32, metric="dev", seed=0):
-    """Measure the cost matrix with `samples` teacher trajectories of `points` - 1 calls each."""
+@torch.no_grad()
+def gits_costs(
+    model, low=None, points=61, samples=256, batch=32, metric="dev", seed=0, denoise=None
+):
+    """Measure the cost matrix with `samples` teacher trajectories of `points` - 1 calls each.
+
+    denoise: what to call instead of the model's own, such as a Meter.
+    """
     if metric not in METRICS:
         raise TableError(f"Unknown metric '{metric}': choose one of {', '.join(METRICS)}.")
     if points < 2 or samples < 1 or batch < 1:
         raise TableError("gits needs at least 2 points, 1 sample and a batch of 1.")
     place = uniform if model.space == "flow" else edm
     grid = place(points - 1, model, low or model.sigma_min, model.sigma_max)
-    generator = torch.Generator().manual_seed(seed)
-    total, done = torch.zeros(points, points, dtype=torch.float64), 0
-    while done < samples:
-        count = min(batch, samples - done)
-        x = torch.randn(count, *model.shape, generator=generator) * float(grid[0])
-        states, slopes = _trajectory(model, grid, x, model.conditions(count, generator))
+    x, cond = draw_noise(model, samples, seed)
+    total = torch.zeros(points, points, dtype=torch.float64)
+    for part in Pairs(x, cond, x).batches(batch):
+        call = denoise or model.denoise
+        states, slopes = _trajectory(call, model.space, grid, part.x, part.cond)
         for i in range(points - 1):
-            total[i, i + 1 :] += count * _row(states, slopes, grid, i, metric).double().cpu()
-        done += count
+            row = _row(states, slopes, grid, i, metric)
+            total[i, i + 1 :] += len(part) * as_float64(row).cpu()
     back = torch.ones(points, points).tril().bool()
     return Costs(grid, (total / samples).masked_fill(back, float("inf")))
 

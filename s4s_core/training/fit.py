@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import torch
 
-from ..errors import TrainingDiverged, TrainingError
+from ..errors import ObjectiveError, TrainingDiverged, TrainingError
 from ..evaluation import candidates
 from ..objectives import objective as find_objective
+from ..precision import as_float64
+from ..schedules.gits import Costs, gits_costs
 from ..table import SolverPack, SolverTable
 from ..teacher import default_teacher, draw_pairs
 from . import gauss_newton
@@ -18,7 +20,7 @@ from .meter import Meter
 from .parallel import Workers, rank_and_world
 from .parameters import Parameters
 from .settings import Settings
-from .starts import as_multistep, distinct, named_start, ranked_starts
+from .starts import as_multistep, check_start, distinct, named_start, ranked_starts
 from .state import load_state, save_state
 from .student import Student
 from .task import Event, Task, check_model
@@ -75,7 +77,10 @@ def fit(
     teacher = teacher or default_teacher(model, ending=settings.ending)
     name = settings.objective
     if name.startswith("lpips") and decode is None and model.shape[0] != 3:
-        name = "l2"  # latents that nothing decodes are compared by a plain distance
+        raise ObjectiveError(
+            f"The objective '{name}' compares pictures, and these are latents: give fit a `decode` "
+            "that makes pictures of them, or use the objective 'l2'."
+        )
     goal = objective or find_objective(name, decode)
     run = Run(model, settings, teacher, goal, start, callback, cache, state, cancelled)
     return run.result()
@@ -93,7 +98,7 @@ class Run:
             )
         if start is None and settings.init != "auto":
             for nfe in settings.nfes:
-                named_start(model, settings.init, nfe, settings.ending)  # a bad name fails at once
+                check_start(model, settings.init, nfe, settings.ending)  # a bad name fails at once
         identity = {
             "version": STATE_VERSION,
             "settings": settings.plain(),
@@ -189,7 +194,8 @@ class Run:
                 raise TrainingError(f"The start has {self.start.nfe} calls, {nfe} are asked for.")
             return [_Given(self.start)]
         if settings.init != "auto":
-            return [named_start(self.model, settings.init, nfe, settings.ending)]
+            options = {"costs": self._costs()} if settings.init.endswith(":gits") else {}
+            return [named_start(self.model, settings.init, nfe, settings.ending, **options)]
         if "ranked" not in part:
             pairs = self.pairs["train"][:16]
             ranked = self.workers.fitting(
@@ -200,6 +206,16 @@ class Run:
             (c.solver, c.order, c.schedule): c for c in candidates(self.model, nfe, settings.ending)
         }
         return [found[tuple(key)] for key in part["ranked"]]
+
+    def _costs(self):
+        """The costs that gits needs; measured once, then read from the state."""
+        if "costs" not in self.state:
+            low = self.settings.ending or self.model.sigma_min
+            self.state["costs"] = self.workers.fitting(
+                lambda batch: gits_costs(self.model, low, batch=batch, denoise=self.meter)
+            )
+            self.save()
+        return Costs(*self.state["costs"])
 
     def _gauss_newton(self, task, ranked, part):
         """Probe the best starts, then finish them, the most promising first, while budget lasts."""
@@ -311,8 +327,8 @@ class Run:
         pairs = self.pairs["held_out"]
         result = task.results(table, pairs)
         with torch.no_grad():
-            distances = self.goal.distance(result, pairs.target).double().cpu()
-        errors = (result - pairs.target).flatten(1).double().square().mean(1).cpu()
+            distances = as_float64(self.goal.distance(result, pairs.target)).cpu()
+        errors = as_float64(result - pairs.target).flatten(1).square().mean(1).cpu()
         if not bool((distances.isfinite() & errors.isfinite()).all()):
             return _Mark(math.inf, math.inf, math.inf)
         robust = self.settings.method == "gauss-newton"

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import TrainingDiverged
+from ..precision import as_float64
 from .jacobian import Columns
 from .task import NotFinite
 
@@ -79,8 +80,8 @@ def normal_equations(task, columns, pairs):
 
         features, jacobian = columns.compute(denoise, part, task.workers.batch, embed)
         residual = features - embed(part.target)
-        samples = zip(jacobian.unbind(1), residual.double().unbind(0), strict=True)
-        sums = [(j.double() @ j.double().T, j.double() @ r, r @ r) for j, r in samples]
+        samples = zip(jacobian.unbind(1), as_float64(residual).unbind(0), strict=True)
+        sums = [(j @ j.T, j @ r, r @ r) for j, r in ((as_float64(j), r) for j, r in samples)]
         return tuple(torch.stack(column).cpu() for column in zip(*sums, strict=True))
 
     with torch.inference_mode():
@@ -121,7 +122,7 @@ def difference_step(task, parameters, theta, pairs):
     """
     direction = torch.ones_like(theta) / max(parameters.count, 1) ** 0.5
     points = [parameters.at(theta + k * 1e-5 * direction) for k in (-1, 0, 1)]
-    low, middle, high = (task.results(table, pairs).double() for table in points)
+    low, middle, high = (as_float64(task.results(table, pairs)) for table in points)
     noise = (low - 2 * middle + high).square().mean().sqrt() / math.sqrt(6)
     relative = float(noise / middle.square().mean().sqrt().clamp(min=1e-12))
     return min(max(STEP_LIMITS[0], 2 * math.sqrt(relative)), STEP_LIMITS[1])

@@ -12,6 +12,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import TableError, TrainingDiverged
+from ..precision import as_float64
 from .parallel import shared
 from .task import NotFinite
 
@@ -272,7 +273,7 @@ class Descent:
         for leaf, grad in zip(leaves, grads, strict=True):
             if grad is not None:
                 leaf.grad = grad if leaf.grad is None else leaf.grad + grad
-        return losses.detach().double(), pull
+        return as_float64(losses.detach()), pull
 
     def _denoiser(self, cond):
         """The model for training: rematerialised, and in mixed precision on CUDA if asked for."""

@@ -11,11 +11,20 @@ from ..table import SolverTable
 from .settings import start_parts, start_steps
 
 
-def named_start(model, text, nfe, ending):
-    """The Candidate of "solver:order:schedule", such as "ipndm:3:edm"."""
+def check_start(model, text, nfe, ending):
+    """Raise what `named_start` would, without a call of the model."""
+    known = text.removesuffix(":gits") + ":edm" if text.endswith(":gits") else text
+    named_start(model, known, nfe, ending)
+
+
+def named_start(model, text, nfe, ending, **options):
+    """The Candidate of "solver:order:schedule", such as "ipndm:3:edm".
+
+    `options` are those of the schedule.
+    """
     solver, order, name = start_parts(text)
-    steps = start_steps(solver, order, nfe, ending)
-    table = classical_table(solver, schedule(name, steps, model, ending), order, model.space)
+    nodes = schedule(name, start_steps(solver, order, nfe, ending), model, ending, **options)
+    table = classical_table(solver, nodes, order, model.space)
     return Candidate(solver, order, name, table)
 
 

@@ -25,7 +25,7 @@ class Student:
         self.leaves = {
             "phi": torch.zeros(self.basis.shape[1], dtype=torch.float64),
             "xi": self.times.initial.clone(),
-            "offsets": torch.zeros(table.nfe, dtype=torch.float64),
+            "offsets": self.times.offsets.clone(),
         }
         for leaf in self.leaves.values():
             leaf.requires_grad_()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from ..errors import ModelError, TrainingDiverged
+from ..precision import as_float64
 from ..sampling import sample
 from ..table import SolverTable
 from .meter import Meter
@@ -78,7 +79,7 @@ class Task:
         def measure(part):
             result = self._run(table, part)
             with torch.no_grad():
-                return (self.objective.distance(result, part.target).double().cpu(),)
+                return (as_float64(self.objective.distance(result, part.target)).cpu(),)
 
         return self.workers.map(pairs, measure)[0]
 
@@ -131,10 +132,10 @@ def check_model(model, pairs):
     """ModelError, in one sentence, if the model cannot be trained with at all."""
     with torch.no_grad():
         part = pairs[:1]
-        sigma = torch.full((1,), float(model.sigma_max))
+        sigma = torch.full((1,), float(model.sigma_max), device=part.x.device)
         arguments = [part.x, sigma] + ([] if part.cond is None else [part.cond])
         x0 = model.denoise(*arguments)
-    if not math.isfinite(float(x0.double().abs().sum())):
+    if not math.isfinite(float(as_float64(x0).abs().sum())):
         raise ModelError(
             "The model returns NaN or infinity for plain noise: try another precision."
         )

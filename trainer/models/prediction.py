@@ -34,9 +34,8 @@ def denoised(prediction, x, output, sigma):
 
 
 def network_time(times, sigma):
-    """Times of sigmas in float32; by way of the CPU where the device has no float64 (Apple's)."""
-    where = "cpu" if sigma.device.type == "mps" else sigma.device
-    return times.time(sigma.to(where)).float().to(sigma.device)
+    """Times of sigmas in float32, on the sigmas' device."""
+    return times.time(sigma).float().to(sigma.device)
 
 
 _BETAS = (

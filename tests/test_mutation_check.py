@@ -1,0 +1,77 @@
+"""The mutation check tells failed tests from everything else, and loses no verdict."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def check(monkeypatch):
+    """tools/mutation_check.py, with copies of the checkout that are empty."""
+    path = ROOT / "tools" / "mutation_check.py"
+    spec = importlib.util.spec_from_file_location("mutation_check", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module.shutil, "copytree", lambda *args, **options: None)
+    return module
+
+
+def call(check, monkeypatch, out, count):
+    monkeypatch.setattr(sys, "argv", ["check", "--count", str(count), "--out", str(out)])
+    return check.main()
+
+
+def entry(mutant, by="its own tests"):
+    return {"mutant": mutant[-1], "caught": by is not None, "by": by, "seconds": 1}
+
+
+@pytest.mark.parametrize("code, caught", [(0, False), (1, True), (2, True)])
+def test_failed_tests_and_those_that_cannot_be_collected_are_caught(
+    check, monkeypatch, tmp_path, code, caught
+):
+    done = subprocess.CompletedProcess([], code, b"", b"")
+    monkeypatch.setattr(check.subprocess, "run", lambda *args, **options: done)
+    assert check.run(tmp_path, ["test_x"], 9) is caught
+
+
+@pytest.mark.parametrize("code", [3, 4, 5, -9])
+def test_what_says_nothing_of_the_mutant_ends_the_check(check, monkeypatch, tmp_path, code):
+    done = subprocess.CompletedProcess([], code, b"file not found", b"")
+    monkeypatch.setattr(check.subprocess, "run", lambda *args, **options: done)
+    with pytest.raises(SystemExit, match="file not found"):
+        check.run(tmp_path, ["test_x"], 9)
+
+
+def test_tests_that_fail_without_a_mutant_end_the_check(check, monkeypatch, tmp_path):
+    monkeypatch.setattr(check, "run", lambda *args: True)
+    with pytest.raises(SystemExit, match="without a mutant"):
+        call(check, monkeypatch, tmp_path / "found", 2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupted_check_keeps_its_verdicts_and_judges_survivors_again(
+    check, monkeypatch, tmp_path
+):
+    out, mutants, judged = tmp_path / "found", check.draw(4, 1), []
+    first = [entry(mutants[0]), entry(mutants[1], by=None), entry(mutants[3])]
+    out.with_suffix(".json").write_text(json.dumps(first))
+    monkeypatch.setattr(check, "run", lambda *args: False)
+
+    def judge(mutant, folder, limit):
+        judged.append(mutant)
+        if mutant == mutants[2]:
+            raise KeyboardInterrupt
+        return entry(mutant)
+
+    monkeypatch.setattr(check, "judge", judge)
+    with pytest.raises(KeyboardInterrupt):
+        call(check, monkeypatch, out, 4)
+    kept = json.loads(out.with_suffix(".json").read_text())
+    assert judged == mutants[1:3]
+    assert kept == [entry(mutants[0]), entry(mutants[1]), entry(mutants[3])]
