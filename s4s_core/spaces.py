@@ -43,7 +43,8 @@ def clip_ends(space, sigmas):
 
     A final 0 becomes CLIP of the first node, or half of the node before it where that is smaller,
     so that the result stays decreasing. A flow's first node above 1 - CLIP moves to that, or
-    halfway from the second to 1 where that is more. Other nodes come back unchanged, gradients included.
+    halfway from the second to 1 where that is more. Other nodes come back unchanged, gradients
+    included.
     """
     nodes = list(sigmas.unbind())
     if space == "flow" and nodes[0].item() > 1 - CLIP:
