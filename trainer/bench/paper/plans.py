@@ -79,7 +79,7 @@ def rivals(base, budget, seeds, nfe, cfg):
 
 
 def big_table(base, budget, cfg, nfes=NFES):
-    """{solvers} x {schedules} x NFE, unlearned and S4S; S4S-Alt and gauss-newton per NFE."""
+    """{solvers} x {schedules} x NFE: (unlearned, S4S); S4S-Alt and gauss-newton per NFE."""
     plain, trained = [], []
     for nfe in nfes:
         plain.append(best(base, nfe, cfg))
@@ -91,7 +91,7 @@ def big_table(base, budget, cfg, nfes=NFES):
                 start = replace(cell, budget=budget) if name == "ld3" else cell
                 (trained if name == "ld3" else plain).append(start)
                 trained.append(learned(cell, "s4s", budget))
-    return plain + trained
+    return plain, trained
 
 
 def ablations(base, budget):
@@ -177,13 +177,16 @@ def full_plan(budget=BUDGET, frechet=2048, seed=0):
         ]
         sections[f"rivals {cfg:g}"] = rivals(base, budget, seeds[:1], base.nfe, cfg)
     sections["normal effort"] = [learned(base, "gauss-newton", NORMAL, cfg=cfg) for cfg in CFGS]
-    for cfg in CFGS:
-        sections[f"seeds {cfg:g}"] = headline(base, budget, seeds, base.nfe, cfg)
-        sections[f"rival seeds {cfg:g}"] = rivals(base, budget, seeds, base.nfe, cfg)
+    plain, trained = big_table(base, budget, CFGS[0])
+    sections["unlearned"] = plain
     if frechet:
         sections["distribution"] = [
             cell for cfg in CFGS for cell in distribution(base, budget, frechet, cfg)
         ]
+    for cfg in CFGS:
+        sections[f"seeds {cfg:g}"] = headline(base, budget, seeds, base.nfe, cfg)
+    for cfg in CFGS:
+        sections[f"rival seeds {cfg:g}"] = rivals(base, budget, seeds, base.nfe, cfg)
     sections["ablations"] = [c for rows in ablations(base, budget).values() for _, c in rows]
     sections["efforts"] = [
         c
@@ -192,7 +195,7 @@ def full_plan(budget=BUDGET, frechet=2048, seed=0):
         for c in cells
     ]
     sections["guidance"] = guidance(base, budget)
-    sections["big table"] = big_table(base, budget, CFGS[0])
+    sections["big table"] = trained
     return Plan(sections, seeds, budget, frechet, base)
 
 
