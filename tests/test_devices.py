@@ -7,7 +7,6 @@ from learners import changed, small, tiny_fit
 
 from s4s_core.precision import as_float64
 from s4s_core.schedules.gits import gits_costs
-from s4s_core.training.fit import Run
 from s4s_core.training.starts import named_start
 
 
@@ -28,15 +27,8 @@ def test_results_are_doubled_where_that_is_possible(monkeypatch):
     assert as_float64(torch.ones(3)).dtype == torch.float64
 
 
-def unguarded(run, task, part, start, table, ranked):
-    """Instead of Run._guard: the trained table, not scored."""
-    part.update(log=[], scores={})
-    return table
-
-
 @pytest.mark.parametrize("method", ["gauss-newton", "joint"])
 def test_training_needs_no_float64_on_the_device(method, monkeypatch):
-    monkeypatch.setattr(Run, "_guard", unguarded)
     model, tiny = small(), {"method": method, "nfe": 3, "samples": 4, "epochs": 1, "budget": 600}
     here = tiny_fit(model, **tiny)
     with without_float64(monkeypatch):
