@@ -40,7 +40,7 @@ def hostile(tmp_path):
         "scores": {"1": {EVIL: EVIL}},
         "empty": {},
         "none": None,
-        "number": 10**400,
+        "number": 2**64 - 1,
         "tags": [],
     }
     path = tmp_path / "hostile.safetensors"

@@ -409,8 +409,9 @@ def test_the_ld3_schedule_is_learned_once(tmp_path, monkeypatch):
     plain = replace(SMALL, solver="ipndm", schedule="ld3", budget=2000)
     table = lab.table(plain)
     assert table.sigmas.tolist() != schedule("edm", 5, lab.model("mixture", 1.0)).tolist()
-    start = lab._start(replace(plain, method="s4s"))
-    assert start == table
+    monkeypatch.setattr(laboratory, "fit", None)
+    start, calls = lab._start(replace(plain, method="s4s"))
+    assert start == table and calls == lab.result(plain)["calls"] > 2000  # and it is paid for
 
 
 def test_plots_are_drawn_from_whatever_is_there(tmp_path):
