@@ -58,14 +58,16 @@ def test_tests_that_fail_without_a_mutant_end_the_check(check, monkeypatch, tmp_
 def test_an_interrupted_check_keeps_its_verdicts_and_judges_survivors_again(
     check, monkeypatch, tmp_path
 ):
-    out, mutants, judged = tmp_path / "found", check.draw(4, 1), []
-    first = [entry(mutants[0]), entry(mutants[1], by=None), entry(mutants[3])]
+    out, before, judged = tmp_path / "found", check.draw(3, 7), []
+    mutants = check.draw(4, 1, {mutant[-1] for mutant in before})
+    assert {m[-1] for m in mutants[:3]} == {m[-1] for m in before}  # a new draw begins with them
+    first = [entry(mutants[0]), entry(mutants[1], by=None), entry(mutants[2])]
     out.with_suffix(".json").write_text(json.dumps(first))
     monkeypatch.setattr(check, "run", lambda *args: False)
 
     def judge(mutant, folder, limit):
         judged.append(mutant)
-        if mutant == mutants[2]:
+        if mutant == mutants[3]:
             raise KeyboardInterrupt
         return entry(mutant)
 
@@ -73,5 +75,5 @@ def test_an_interrupted_check_keeps_its_verdicts_and_judges_survivors_again(
     with pytest.raises(KeyboardInterrupt):
         call(check, monkeypatch, out, 4)
     kept = json.loads(out.with_suffix(".json").read_text())
-    assert judged == mutants[1:3]
-    assert kept == [entry(mutants[0]), entry(mutants[1]), entry(mutants[3])]
+    assert judged == [mutants[1], mutants[3]]
+    assert kept == [entry(mutant) for mutant in mutants[:3]]

@@ -6,8 +6,9 @@ Places are drawn at random, evenly over the modules: a sign turned, an index or 
 one, a factor turned into a divisor, a comparison shifted. Each mutant lives in a copy of the
 checkout and faces first the tests of its module, then all fast tests of the core, which have to
 pass without a mutant. Mutants that change nothing that can be observed are named in EQUIVALENT,
-with the reason. Resumes from the JSON file that it writes, where those that were caught stay so and
-survivors are judged again; takes about half a minute a mutant.
+with the reason. Resumes from the JSON file that it writes: mutants that were judged before and still
+exist come first, those that were caught stay so, and survivors are judged again. Takes about half a
+minute a mutant.
 """
 
 import argparse
@@ -146,16 +147,23 @@ def modules():
     return found
 
 
-def draw(count, seed):
-    """`count` mutants (module, start, end, new, label), spread evenly over the modules."""
-    chooser, pools = random.Random(seed), {}
+def draw(count, seed, known=()):
+    """`count` mutants (module, start, end, new, label), spread evenly over the modules.
+
+    Those whose labels are known, from an earlier draw, come first as long as they exist.
+    """
+    chooser, pools, chosen = random.Random(seed), {}, []
     for name, path in modules().items():
         source = path.read_text(encoding="utf-8")
         places = Places(source).found
         if places:
             chooser.shuffle(places)
             pools[name] = [(name, *place, label(name, source, place)) for place in places]
-    chosen, names = [], list(pools)
+    for pool in pools.values():
+        old = {m[-1]: m for m in pool if m[-1] in known and m[-1] not in EQUIVALENT}
+        chosen += list(old.values())[: count - len(chosen)]
+        pool[:] = [m for m in pool if m[-1] not in old]
+    names = list(pools)
     while len(chosen) < count and any(pools.values()):
         chooser.shuffle(names)
         for name in names:
@@ -229,11 +237,11 @@ def report(results, out):
     out.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def verdicts(out, mutants):
-    """What out.json says of these mutants: {label: entry}."""
-    known, drawn = out.with_suffix(".json"), {mutant[-1] for mutant in mutants}
-    entries = json.loads(known.read_text(encoding="utf-8")) if known.exists() else []
-    return {entry["mutant"]: entry for entry in entries if entry["mutant"] in drawn}
+def verdicts(out):
+    """What out.json says: {label: entry}."""
+    path = out.with_suffix(".json")
+    entries = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return {entry["mutant"]: entry for entry in entries}
 
 
 def main():
@@ -244,8 +252,8 @@ def main():
     parser.add_argument("--limit", type=int, default=600, help="seconds of a run of tests")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks" / "mutation")
     args = parser.parse_args()
-    mutants = draw(args.count, args.seed)
-    results = verdicts(args.out, mutants)
+    results = verdicts(args.out)
+    mutants = draw(args.count, args.seed, results)
     waiting = [m for m in reversed(mutants) if not results.get(m[-1], {"caught": False})["caught"]]
 
     def work(folder):
@@ -267,7 +275,7 @@ def main():
             sys.exit("The tests fail, or take longer than --limit, without a mutant: mend them.")
         list(pool.map(work, folders))
     report([results[mutant[-1]] for mutant in mutants], args.out)
-    return 0 if all(entry["caught"] for entry in results.values()) else 1
+    return 0 if all(results[mutant[-1]]["caught"] for mutant in mutants) else 1
 
 
 if __name__ == "__main__":
