@@ -6,9 +6,9 @@ Places are drawn at random, evenly over the modules: a sign turned, an index or 
 one, a factor turned into a divisor, a comparison shifted. Each mutant lives in a copy of the
 checkout and faces first the tests of its module, then all fast tests of the core, which have to
 pass without a mutant. Mutants that change nothing that can be observed are named in EQUIVALENT,
-with the reason. Resumes from the JSON file that it writes: mutants that were judged before and still
-exist come first, those that were caught stay so, and survivors are judged again. Takes about half a
-minute a mutant.
+with the reason. Resumes from the JSON file that it writes: mutants that were judged before and
+still exist come first, those that were caught stay so, and survivors are judged again. Takes about
+half a minute a mutant.
 """
 
 import argparse
