@@ -2,8 +2,8 @@
 
 Every attempt is a fork that runs `fit` with a saved state and is killed (SIGKILL): half of them
 after a random time, half by themselves within a random write, fsync or replace. Prints one JSON
-object: how many attempts died, whether the bytes of the finished solver are those of an undisturbed
-run, and which temporary files are left.
+object: how many attempts it took until KILLS of them had died, whether the bytes of the finished
+solver are those of an undisturbed run, and which temporary files are left.
 """
 
 import json
@@ -111,21 +111,22 @@ def main(method, kills, seed):
         began = time.monotonic()
         attempt(method, whole)
         length = time.monotonic() - began
-        died = 0
-        for number in range(kills):
-            if number % 2:
+        attempts = died = 0
+        while died < kills:
+            attempts += 1
+            if attempts % 2:
                 place, count = chance.choice(PLACES), chance.randint(1, 6)
                 finished = attempt(method, broken, lambda p=place, c=count: die_at(p, c))
             else:
                 finished = attempt(method, broken, seconds=chance.uniform(0.1, 0.5) * length)
             died += not finished
-            if finished:  # begin anew: there are kills left
+            if finished:  # before its time to die had come: begin anew
                 shutil.rmtree(broken)
                 broken.mkdir()
         attempt(method, broken)
         same = [(f / "solver.safetensors").read_bytes() for f in (whole, broken)]
         left = [p.name for p in broken.iterdir() if p.name.startswith(PREFIX)]
-        print(json.dumps({"died": died, "equal": same[0] == same[1], "left": left}))
+        print(json.dumps({"attempts": attempts, "equal": same[0] == same[1], "left": left}))
     finally:
         shutil.rmtree(home)
 

@@ -84,6 +84,24 @@ def test_a_shelf_keeps_results_and_forgets_damaged_ones(tmp_path):
     assert shelf.load(SMALL) is None
 
 
+def test_a_ledger_carries_results_to_another_machine(tmp_path, monkeypatch):
+    learned = replace(SMALL, method="s4s", options=(("fixed", True), ("relax", 0.0)))
+    here, there = Shelf(tmp_path / "here"), Shelf(tmp_path / "there")
+    here.save(SMALL, {"rmse": 0.5})
+    here.save(learned, {"rmse": 0.25, "table": {"sigmas": [2.0, 1.0]}})
+    ledger = tmp_path / "out" / "cells.jsonl"
+    here.publish(ledger, [SMALL, learned, replace(SMALL, seed=9)])
+    there.save(SMALL, {"rmse": 0.75})
+    there.adopt(ledger)
+    assert there.load(learned) == here.load(learned)
+    assert there.load(SMALL)["rmse"] == 0.75, "what was measured here stays"
+    there.adopt(tmp_path / "none.jsonl")
+    monkeypatch.setattr(cells, "RECIPE", -1)
+    other = Shelf(tmp_path / "other")
+    other.adopt(ledger)
+    assert other.load(SMALL) is None and not list(other.folder.iterdir())
+
+
 def test_tables_survive_json():
     for name, order in (("ipndm", 3), ("unipc-bh2", 2), ("dpm-solver", 2)):
         table = classical_table(name, [9.0, 3.0, 1.0, 0.1], order)
@@ -352,8 +370,18 @@ def test_no_time_reports_what_is_there(tmp_path, capsys):
     command = ["bench", "paper", "--work", str(tmp_path), "--minutes", "0", "--json"]
     assert main(command) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["cells"] == [] and found["tables"][0]["rows"][0][1] == 0
+    assert found["tables"][0]["rows"][0][1] == 0
     assert "not run" in json.dumps(found["tables"][1])
+
+
+def test_a_run_goes_on_with_what_its_report_holds(tmp_path, capsys, monkeypatch):
+    cell = plans.full_plan().cells[0]
+    Shelf(tmp_path / "work").save(cell, {"rmse": 0.5, "median": 0.5, "psnr": 9.0, "calls": 1})
+    for work in ("work", "elsewhere"):
+        options = ["--work", str(tmp_path / work), "--out", str(tmp_path / "out")]
+        assert main(["bench", "paper", "--minutes", "0", *options, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["tables"][0]["rows"][0][1] == 1
+    assert Shelf(tmp_path / "elsewhere").load(cell)["rmse"] == 0.5
 
 
 def test_a_stopped_cell_goes_on_where_it_was(tmp_path):

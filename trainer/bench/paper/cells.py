@@ -2,7 +2,8 @@
 
 Its key is a digest of everything that it says and of the bundled model's weights, and its result
 one JSON file of that name, so that a finished cell is never measured again and a killed benchmark
-goes on where it was.
+goes on where it was. A ledger (paper-cells.jsonl, beside the report) holds the finished cells of a
+whole run, a line each: with it the benchmark goes on anywhere.
 """
 
 import hashlib
@@ -91,6 +92,23 @@ class Shelf:
             return json.loads(self.path(cell).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
+
+    def adopt(self, ledger):
+        """Take the results of a ledger that are of this recipe and these weights, if it exists."""
+        lines = ledger.read_text(encoding="utf-8").splitlines() if ledger.is_file() else []
+        for line in lines:
+            key, found = json.loads(line)
+            facts = found.pop("cell")
+            cell = Cell(**facts | {"options": tuple(map(tuple, facts["options"]))})
+            if cell.key == key and self.load(cell) is None:
+                self.save(cell, found)
+
+    def publish(self, ledger, cells):
+        """Write the finished ones of the cells to a ledger."""
+        found = [(cell.key, self.load(cell)) for cell in cells]
+        lines = [canonical_json(pair) + "\n" for pair in found if pair[1] is not None]
+        ledger.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(ledger, "".join(lines).encode())
 
     def lock(self, cell):
         """Held by the process that measures a cell: others may need its result."""

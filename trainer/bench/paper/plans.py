@@ -131,11 +131,23 @@ def ablations(base, budget):
             (f"gauss-newton, {n} pairs", with_options(newton, samples=n)) for n in sizes
         ]
         + [(f"S4S, {n} pairs", with_options(s4s, samples=n)) for n in sizes],
+        "history of gauss-newton": [
+            ("noise, three calls", _converged(base, "ipndm", 3, "edm")),
+            ("noise, all calls", _converged(base, "adams-bashforth", base.nfe, "edm")),
+            ("data, three calls", _converged(base, "dpmpp", 3, "logsnr")),
+            ("data, all calls", _converged(base, "exp-lagrange", base.nfe, "logsnr")),
+        ],
         "times of gauss-newton": [
             ("coefficients and times", newton),
             ("coefficients only", with_options(newton, times=False)),
         ],
     }
+
+
+def _converged(base, solver, order, name):
+    """Gauss-newton from one start, with an effort that leaves the family as the limit."""
+    start = replace(base, solver=solver, order=order, schedule=name)
+    return with_options(learned(start, "gauss-newton", NORMAL), samples=128)
 
 
 def _single_step(base, nfe, budget):

@@ -3,7 +3,7 @@
 import importlib.util
 import io
 import statistics
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from s4s_core.atomic import write_atomic
@@ -54,16 +54,6 @@ MEASURE = (
     "statistic for all pixels, where its authors have one for each. Seconds are wall-clock time "
     "of one process on a busy machine, and of a resumed cell only those of its last part."
 )
-
-
-@dataclass
-class PaperReport(Report):
-    """A report that keeps its cells in the JSON."""
-
-    cells: list = field(default_factory=list)
-
-    def data(self):
-        return super().data() | {"cells": self.cells}
 
 
 class Findings:
@@ -359,7 +349,7 @@ def build(plan, results, reasons, args):
         head = ["claim", "ratio of RMSE", "at most", "holds"]
         tables = [status, Table("Orderings", head, ordering_rows(plan, results))]
         tables += headline_tables(plan, findings, reasons, (1.0,))
-        return PaperReport("paper-quick", "Quick orderings", "bench paper --quick", tables)
+        return Report("paper-quick", "Quick orderings", "bench paper --quick", tables)
     tables = [*headline_tables(plan, findings, reasons), *big_tables(plan, findings)]
     tables += [*ablation_tables(plan, findings, reasons), effort_table(plan, findings)]
     tables.append(guidance_table(plan, findings))
@@ -372,8 +362,7 @@ def build(plan, results, reasons, args):
     if args.out and _plots(plan, findings, Path(args.out)):
         tables[1].note = "![Headline at 5 NFE](paper-headline.png)\n\n![By NFE](paper-nfe.png)"
     command = "python s4s.py bench paper --out docs/benchmarks"
-    kept = [{k: v for k, v in found.items() if k != "table"} for found in done]
-    return PaperReport("paper", "The paper's tables on the bundled model", command, tables, kept)
+    return Report("paper", "The paper's tables on the bundled model", command, tables)
 
 
 def _bars(plan, findings, cfg):

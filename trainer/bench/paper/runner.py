@@ -17,6 +17,8 @@ from .lab import Lab
 from .plans import full_plan, quick_plan
 from .report import build, check_orderings
 
+LEDGER = "paper-cells.jsonl"
+
 _lab = None
 
 
@@ -31,8 +33,13 @@ def measure(args):
         plan = full_plan(args.budget, args.frechet, args.seed)
     work = Path(args.work) if args.work else data_home() / "bench" / "paper"
     deadline = time.time() + 60 * args.minutes if args.minutes is not None else None
-    reasons = run_cells(plan.cells, work, args.images, args.workers, deadline)
     shelf = Shelf(work)
+    ledger = Path(args.out) / LEDGER if args.out and not args.quick else None
+    if ledger:
+        shelf.adopt(ledger)
+    reasons = run_cells(plan.cells, work, args.images, args.workers, deadline)
+    if ledger:
+        shelf.publish(ledger, plan.cells)
     results = {cell: shelf.load(cell) for cell in plan.cells}
     if args.quick:
         check_orderings(plan, results, hurried=deadline is not None)
