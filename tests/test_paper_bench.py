@@ -9,9 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from s4s_core import SolverTable, classical_table, sample, schedule
+from s4s_core import SolverTable, classical_table, load_solver, sample, schedule
 from s4s_core.classical.lagrange import Grid, stack_rows
 from s4s_core.errors import ObjectiveError, S4SError, TableError, TrainingCancelled
+from s4s_core.folders import DEMO_SOLVER
 from s4s_core.mixture import GaussianMixture
 from s4s_core.teacher import draw_noise
 from trainer.bench import dpm_v3, frechet
@@ -321,6 +322,15 @@ def test_wrong_training_pictures_get_one_sentence(tmp_path, cheap_features):
     lab = laboratory.Lab(tmp_path, tmp_path / "none.safetensors")
     with pytest.raises(S4SError, match="leave --images out"):
         Distribution(lab)._training_pictures()
+
+
+def test_the_bundled_solver_is_measured_by_its_file(tmp_path):
+    rows = plans.bundled(Cell(fresh=2))
+    assert [own.nfe for _, own in rows] == [classical.nfe for classical, _ in rows]
+    own = rows[2][1]
+    lab = laboratory.Lab(tmp_path)
+    assert lab.table(own) == load_solver(DEMO_SOLVER)[own.nfe]
+    assert dict(own.options)["pack"] == load_solver(DEMO_SOLVER).digest, "another file, another key"
 
 
 # Running

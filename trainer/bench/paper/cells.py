@@ -21,6 +21,7 @@ RECIPE = 3
 """Raised when the way of measuring changes, so that old results are not mistaken for new ones."""
 
 UNLEARNED = "unlearned"
+BUNDLED = "bundled"
 RIVALS = ("bns", "gs", "trajectory", "dpm-v3")
 
 
@@ -36,8 +37,9 @@ class Cell:
 
     solver: a classical one (with its order), "auto" (training chooses its own start) or "best"
     (the best of all classical solvers on all schedules). schedule: a name, "ld3" or "auto". method:
-    "unlearned", a method of `fit`, a rival, or "teacher". options: more options of `fit`, as
-    sorted (name, value) pairs. frechet: the number of pictures of a Fréchet distance, 0 for errors.
+    "unlearned", a method of `fit`, a rival, "bundled" (what the bundled solver file holds) or
+    "teacher". options: more options of `fit`, or what else names a table, as sorted (name, value)
+    pairs. frechet: the number of pictures of a Fréchet distance, 0 for errors.
     """
 
     solver: str = "auto"

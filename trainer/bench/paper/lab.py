@@ -8,9 +8,10 @@ from functools import cached_property, lru_cache
 
 import torch
 
-from s4s_core import SolverTable, classical_table, fit, sample, schedule
+from s4s_core import SolverTable, classical_table, fit, load_solver, sample, schedule
 from s4s_core.errors import S4SError, TrainingCancelled
 from s4s_core.evaluation import SCHEDULES, candidates, rank
+from s4s_core.folders import DEMO_SOLVER
 from s4s_core.schedules.gits import gits_costs
 from s4s_core.teacher import TEACHER_NFE, default_teacher, draw_pairs
 from s4s_core.training.gradient import PLAIN_COST
@@ -19,7 +20,7 @@ from s4s_core.training.settings import Settings
 from s4s_core.training.starts import as_multistep, named_start, ranked_starts
 
 from . import rivals
-from .cells import RIVALS, UNLEARNED, Shelf, table_data, table_from
+from .cells import BUNDLED, RIVALS, UNLEARNED, Shelf, table_data, table_from
 from .distribution import Distribution
 
 FRESH_SEED = 800_000_001
@@ -91,6 +92,8 @@ class Lab:
         elif cell.method == UNLEARNED:
             solver, calls, name = self._unlearned(cell)
             return self._score(cell, solver) | {"calls": calls, "name": name}
+        elif cell.method == BUNDLED:
+            solver, calls = load_solver(DEMO_SOLVER)[cell.nfe], 0
         else:
             solver, calls = self._learned(cell)
         return self._score(cell, solver) | {"calls": calls}

@@ -6,7 +6,10 @@ of its own in `lab`.
 
 from dataclasses import dataclass, replace
 
-from .cells import RIVALS, UNLEARNED, Cell
+from s4s_core import load_solver
+from s4s_core.folders import DEMO_SOLVER
+
+from .cells import BUNDLED, RIVALS, UNLEARNED, Cell
 
 NFES = (4, 5, 6, 8)
 CFGS = (1.0, 2.0)
@@ -177,6 +180,14 @@ def distribution(base, budget, count, cfg):
     return [replace(cell, frechet=count) for cell in rows]
 
 
+def bundled(base):
+    """[(best classical, the file's table)] of every NFE of the bundled solver, at its own CFG."""
+    pack = load_solver(DEMO_SOLVER)
+    cfg = float(pack.metadata["cfg"][0])
+    own = with_options(replace(base, method=BUNDLED, cfg=cfg), pack=pack.digest)
+    return [(best(base, nfe, cfg), replace(own, nfe=nfe)) for nfe in pack.nfes]
+
+
 def full_plan(budget=BUDGET, frechet=2048, seed=0):
     """Everything that issue 4 asks for."""
     base = Cell(seed=seed)
@@ -195,6 +206,7 @@ def full_plan(budget=BUDGET, frechet=2048, seed=0):
         sections["distribution"] = [
             cell for cfg in CFGS for cell in distribution(base, budget, frechet, cfg)
         ]
+    sections["bundled"] = [cell for pair in bundled(base) for cell in pair]
     for cfg in CFGS:
         sections[f"seeds {cfg:g}"] = headline(base, budget, seeds, base.nfe, cfg)
     for cfg in CFGS:

@@ -21,6 +21,7 @@ from .plans import (
     SOLVERS,
     ablations,
     best,
+    bundled,
     distribution,
     efforts,
     learned,
@@ -177,6 +178,18 @@ def big_tables(plan, findings):
         ["method", *(f"{n} NFE" for n in NFES)],
         rows,
     )
+
+
+def bundled_table(plan, findings):
+    """The solver file in the box against the best classical solver, at every NFE it holds."""
+    rows = []
+    for classical, own in bundled(plan.base):
+        name = findings.value(classical, "name") or NOT_RUN
+        values = [findings.value(cell) for cell in (classical, own)]
+        ratios = [findings.ratio([own], classical, key) for key in ("rmse", "median")]
+        rows.append([own.nfe, name, *map(number, values), *(number(r, 3) for r in ratios)])
+    head = ["NFE", "best classical", "its RMSE", "S4S", "RMSE ratio", "median ratio"]
+    return Table(f"The bundled solver, CFG {own.cfg:g}", head, rows)
 
 
 def ablation_tables(plan, findings, reasons):
@@ -350,7 +363,8 @@ def build(plan, results, reasons, args):
         tables = [status, Table("Orderings", head, ordering_rows(plan, results))]
         tables += headline_tables(plan, findings, reasons, (1.0,))
         return Report("paper-quick", "Quick orderings", "bench paper --quick", tables)
-    tables = [*headline_tables(plan, findings, reasons), *big_tables(plan, findings)]
+    tables = [*headline_tables(plan, findings, reasons), bundled_table(plan, findings)]
+    tables += big_tables(plan, findings)
     tables += [*ablation_tables(plan, findings, reasons), effort_table(plan, findings)]
     tables.append(guidance_table(plan, findings))
     if plan.frechet:
