@@ -22,7 +22,7 @@ FORBIDDEN_MODULES = {
     *("runpy", "code", "codeop", "imp", "zipimport"),
 }
 FORBIDDEN_NAMES = {
-    *("eval", "exec", "compile", "__import__", "__builtins__"),
+    *("eval", "exec", "compile", "__import__", "__builtins__", "importlib.__import__"),
     *("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"),
     *("asyncio.create_subprocess_shell", "pty.spawn", "tempfile.mktemp"),
     *("torch.load", "torch.serialization.load", "torch.jit.load", "torch.export.load"),
@@ -82,8 +82,8 @@ def imported(node, known):
     if isinstance(node, ast.ImportFrom) and not node.level:
         return [f"{node.module}.{alias.name}" for alias in node.names]
     if isinstance(node, ast.Call) and dotted(node.func, known) == "importlib.import_module":
-        name = getattr(node.args[0], "value", None)
-        return [name] if isinstance(name, str) else []
+        given = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "name")]
+        return [n.value for n in given if isinstance(getattr(n, "value", None), str)]
     return []
 
 
@@ -145,6 +145,8 @@ BAD = [
     "from torch import hub",
     "import importlib; importlib.import_module('pickle')",
     "from importlib import import_module as get; get('marshal')",
+    "import importlib; importlib.import_module(name='pickle')",
+    "importlib.__import__('os')",
     "from torch import *",
     "eval('1')",
     "f = exec",
