@@ -213,12 +213,17 @@ def load_solver(path):
             data = file.read(MAX_FILE + 1)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise _fault(path, "cannot be read", error) from error
+    return checked_solver(data, path)
+
+
+def checked_solver(data, name):
+    """The pack in a file's bytes; SolverFileError says `name` and the fault, in one short line."""
     if len(data) > MAX_FILE:
-        raise _fault(path, "cannot be used", "it is larger than 1 MB and so not a solver file")
+        raise _fault(name, "cannot be used", "it is larger than 1 MB and so not a solver file")
     try:
         return parse_solver(data)
     except (ValueError, OverflowError, SafetensorError) as error:
-        raise _fault(path, "cannot be used", error) from None
+        raise _fault(name, "cannot be used", error) from None
 
 
 @lru_cache(maxsize=2048)

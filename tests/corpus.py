@@ -4,10 +4,12 @@ Everything starts from the bytes of golden/format1.safetensors, not from our wri
 None leaves the wording to the safetensors library.
 """
 
+import base64
 import copy
 import json
 import struct
 import zipfile
+import zlib
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
@@ -446,6 +448,36 @@ def malformed():
         _wrong_numbers,
     )
     return [Malformed(*case) for group in groups for case in group()]
+
+
+TYPICAL = {
+    "from-the-future": ("format-int-2", "format 2, this version reads format 1"),
+    "unknown-family": ("family-str-rk", "Unknown family"),
+    "another-family": ("family-str-pc", "holds exactly"),
+    "bad-utf8": ("header-not-utf8", "utf-8"),
+    "huge-text": ("about-notes-'xxxxxxxxxxxxxxxxxxxxxxxxxxxx'", "overlong"),
+    "hostile-text": ("family-str-x1b]0;own", "Unknown family"),
+    "deep-json": ("header-deep-brackets", "nested too deeply"),
+    "claims-gigabytes": ("length-four-gigabytes", "too large"),
+    "claims-a-huge-tensor": ("shape-2-to-the-63", ""),
+    "too-large": ("a-megabyte-more", "1 MB"),
+    "zip": ("zip", "cut off or too large"),
+    "pickle": ("pickle", "cut off or too large"),
+}
+
+
+def typical():
+    """One file of every kind that people may meet; the fault is what every place must show."""
+    files = {case.name: case.data for case in malformed()}
+    return [Malformed(kind, files[name], fault) for kind, (name, fault) in TYPICAL.items()]
+
+
+def picture_bomb():
+    """The data URI of a PNG of some 40 bytes that claims to be a picture of 14 GB."""
+    chunk = b"IHDR" + struct.pack(">IIBBBBB", 60_000, 60_000, 8, 6, 0, 0, 0)
+    data = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk
+    data += struct.pack(">I", zlib.crc32(chunk))
+    return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
 # Mutants -----------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpus import GOLDEN, malformed
+from corpus import GOLDEN, malformed, picture_bomb, typical
+from PIL import Image
 
 from s4s_core import SolverPack, SolverTable, load_solver, save_solver
 from trainer import cli
@@ -122,6 +123,28 @@ def test_malformed_files_are_one_line(inspect, tmp_path, case, options):
     assert code == 1 and out == ""
     assert error.startswith(f"error: {path}: cannot be used: ")
     assert error.count("\n") == 1 and error[:-1].isprintable()
+
+
+@pytest.mark.parametrize("case", typical(), ids=lambda case: case.name)
+@pytest.mark.parametrize("options", [[], ["--json"], ["--page", "page.html"]], ids=str)
+def test_every_kind_of_bad_file_says_why(inspect, tmp_path, monkeypatch, case, options):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "bad.safetensors"
+    path.write_bytes(case.data)
+    code, out, error = inspect(*options, path)
+    assert code == 1 and out == "" and os.listdir(tmp_path) == ["bad.safetensors"]
+    assert error.startswith(f"error: {path}: cannot be used: ") and case.fault in error
+    assert error.count("\n") == 1 and error[:-1].isprintable() and len(error) < 800
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--page", "page.html"]], ids=str)
+def test_a_bomb_of_a_thumbnail_is_never_opened(inspect, tmp_path, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    pack, path = load_solver(GOLDEN), tmp_path / "bomb.safetensors"
+    save_solver(path, SolverPack(pack.tables, {"thumbnail": picture_bomb()}))
+    monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("the thumbnail was opened"))
+    code, _, error = inspect(*options, path)
+    assert code == 0 and error == ""
 
 
 def test_a_missing_file_and_a_folder(inspect, tmp_path):

@@ -5,14 +5,12 @@ bounds leave room for slow ones. The promise of one second is for a quiet machin
 that `pytest --durations=0 tests/test_load.py` prints.
 """
 
-import base64
 import json
-import struct
 import time
-import zlib
 
 import gradio as gr
 import pytest
+from corpus import picture_bomb
 from learners import small, tiny_fit
 from PIL import Image
 
@@ -94,11 +92,7 @@ def test_a_look_at_nothing_new_sends_nothing(home):
 
 def test_a_bomb_of_a_thumbnail_is_never_opened(monkeypatch):
     """A few bytes of PNG may claim a picture of gigabytes: only the viewer's browser decodes it."""
-    size = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 6, 0, 0, 0)
-    chunk = b"IHDR" + size
-    data = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk
-    data += struct.pack(">I", zlib.crc32(chunk))
-    uri = "data:image/png;base64," + base64.b64encode(data).decode()
+    uri = picture_bomb()
     table = classical_table("euler", schedule("edm", 3, small()), 1, "ve")
     pack = parse_solver(dump_solver(SolverPack.of(table, metadata={"thumbnail": uri})))
     monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("the thumbnail was opened"))

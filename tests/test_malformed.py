@@ -1,12 +1,18 @@
 """Every malformed file is refused in one clear line; no damaged one is taken for another solver."""
 
 import random
+import subprocess
+import sys
 import time
-import tracemalloc
 from collections import Counter
 from pathlib import Path
 
 import pytest
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 from corpus import GOLDEN, Draft, assemble, malformed, mutant
 
 from s4s_core.errors import SolverFileError
@@ -15,6 +21,9 @@ from s4s_core.solver_file import load_solver
 CORPUS = malformed()
 LONGEST_MESSAGE = 800  # the path and 300 characters of reason
 SEED = 20250
+SPARE = 64 << 20  # bytes within which all such files are read, one after the other
+STATM = Path("/proc/self/statm")
+HAS_LIMITS = resource is not None and STATM.exists()
 
 
 def contents(pack):
@@ -56,19 +65,50 @@ def test_the_corpus_is_large_and_its_base_is_good(tmp_path):
     assert contents(load_solver(path)) == contents(load_solver(GOLDEN))
 
 
+def limit_memory():
+    """Let this process take SPARE bytes more than it has, Python's and Rust's alike."""
+    if HAS_LIMITS:
+        most = int(STATM.read_text().split()[0]) * resource.getpagesize() + SPARE
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def in_little_memory(call, folder):
+    """What `call`, an expression of this module, is in a process in `folder` that has a limit."""
+    here = Path(__file__).parent
+    lines = (
+        f"import sys; sys.path[:0] = {[str(here.parent), str(here)]}",
+        "from test_malformed import *",
+        "fuzz(9, 1, '.')  # whatever is made once is there before the limit",
+        f"limit_memory(); print({call})",
+    )
+    command = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def refuse_all(folder):
+    """Read every file of the corpus; how many were refused."""
+    path, refused = Path(folder) / "suspect.safetensors", 0
+    for case in CORPUS:
+        path.write_bytes(case.data)
+        try:
+            load_solver(path)
+        except SolverFileError:
+            refused += 1
+    return refused
+
+
+@pytest.mark.skipif(not HAS_LIMITS, reason="this system cannot limit a process's memory")
 def test_refusals_need_little_memory(tmp_path):
-    path, peaks = tmp_path / "suspect.safetensors", {}
-    tracemalloc.start()
-    try:
-        for case in CORPUS:
-            path.write_bytes(case.data)
-            tracemalloc.reset_peak()
-            with pytest.raises(SolverFileError):
-                load_solver(path)
-            peaks[case.name] = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert max(peaks.values()) < 64 << 20, max(peaks, key=peaks.get)
+    assert in_little_memory("refuse_all('.')", tmp_path) == len(CORPUS)
+
+
+@pytest.mark.skipif(not HAS_LIMITS, reason="this system cannot limit a process's memory")
+def test_the_limit_holds(tmp_path):
+    assert in_little_memory("len(bytearray(SPARE // 2))", tmp_path) == SPARE // 2
+    with pytest.raises(AssertionError, match="MemoryError"):
+        in_little_memory("len(bytearray(SPARE // 2 * 3))", tmp_path)
 
 
 def fuzz(count, seed, folder):
@@ -96,11 +136,11 @@ def fuzz(count, seed, folder):
 
 
 def test_3000_mutants(tmp_path):
-    accepted = fuzz(3000, SEED, tmp_path)
+    accepted = in_little_memory("fuzz(3000, SEED, '.')", tmp_path)
     assert 0 < accepted < 1000  # some only spell the same contents in another way
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(8))
 def test_200_000_mutants(part, tmp_path):
-    fuzz(25_000, SEED + 1 + part, tmp_path)
+    in_little_memory(f"fuzz(25_000, SEED + {1 + part}, '.')", tmp_path)

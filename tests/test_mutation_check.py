@@ -1,4 +1,5 @@
-"""The mutation check tells failed tests from everything else, and loses no verdict."""
+"""The mutation check tells failed tests from everything else, and loses no verdict; what is
+published of it is of these sources."""
 
 import importlib.util
 import json
@@ -77,3 +78,67 @@ def test_an_interrupted_check_keeps_its_verdicts_and_judges_survivors_again(
     kept = json.loads(out.with_suffix(".json").read_text())
     assert judged == [mutants[1], mutants[3]]
     assert kept == [entry(mutant) for mutant in mutants[:3]]
+
+
+@pytest.mark.parametrize(
+    "source, mutated",
+    [
+        ("a = b + c", "a = b - c"),
+        ("a = b * c", "a = b / c"),
+        ("if a < b: c", "if a <= b: c"),
+        ("if a != b: c", "if a == b: c"),
+        ("if a in b: c", "if a not in b: c"),
+        ("if a not in b: c", "if a in b: c"),
+        ("if not a: b", "if a: b"),
+        ("a = -b", "a = b"),
+        ("a = b[3]", "a = b[4]"),
+    ],
+)
+def test_places_are_found(check, source, mutated):
+    ((start, end, new),) = check.Places(source).found
+    assert source[:start] + new + source[end:] == mutated
+
+
+def test_the_turn_is_a_modules_that_has_the_fewest(check):
+    """However many are known of one module, every other comes to its turn before it."""
+    every = check.every_mutant()
+    known = {mutant[-1] for mutant in every["spaces"][:9]}
+    drawn = check.draw(9 + len(every) - 1, 1, known)
+    assert {mutant[0] for mutant in drawn} == set(every)
+    assert sum(mutant[0] == "spaces" for mutant in drawn) == 9
+
+
+PUBLISHED = ROOT / "docs" / "benchmarks" / "mutation"
+AGAIN = "run python tools/mutation_check.py, and put its table into docs/reliability.md"
+
+
+def test_the_published_mutants_are_of_these_sources(check):
+    every = check.every_mutant()
+    tried = set(check.verdicts(PUBLISHED))
+    assert tried <= {mutant[-1] for mutants in every.values() for mutant in mutants}, AGAIN
+    assert {text.split(":")[0] for text in tried} == {name for name in every if every[name]}, AGAIN
+
+
+def test_the_published_mutants_are_caught(check):
+    """At least 24 of 25."""
+    caught = [entry["caught"] for entry in check.verdicts(PUBLISHED).values()]
+    assert len(caught) >= 50 and sum(caught) >= 0.96 * len(caught)
+
+
+@pytest.mark.parametrize("page", ["reliability.md", "benchmarks/mutation.md"])
+def test_the_table_is_shown(check, page):
+    table = "\n".join(check.summary(list(check.verdicts(PUBLISHED).values())))
+    assert table in (ROOT / "docs" / page).read_text(encoding="utf-8"), AGAIN
+
+
+def test_the_table_counts_survivors(check):
+    results = [
+        {"mutant": "training.fit: a -> b", "caught": True},
+        {"mutant": "training.times: a -> b", "caught": False},
+        {"mutant": "forms: a -> b", "caught": True},
+    ]
+    assert check.summary(results)[2:] == [
+        "| `forms` | 1 | 1 |",
+        "| `training` | 2 | 1 |",
+        "| all | 3 | 2 |",
+    ]

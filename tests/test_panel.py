@@ -1,5 +1,6 @@
 """The panel without a browser: its page under the installed gradio, and what its tabs do."""
 
+import html
 import json
 import os
 import re
@@ -11,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from corpus import picture_bomb, typical
+from PIL import Image
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
@@ -428,10 +431,30 @@ def test_files_are_deleted_and_merged(files):
     assert sorted(solver_files()) == ["both.safetensors", "six.safetensors"]
 
 
-def test_a_damaged_file_is_shown_as_one(files):
-    (files / "bad.safetensors").write_bytes(b"x" * 50)
+@pytest.mark.parametrize("case", typical(), ids=lambda case: case.name)
+def test_every_kind_of_bad_file_says_why(files, case):
+    """In the list, shown in one sentence without a table or a link; as an upload, refused."""
+    (files / "bad.safetensors").write_bytes(case.data)
+    before = sorted(files.iterdir())
     shown = solvers.look({}, "bad.safetensors", None)
-    assert "cannot be used" in shown[2] and shown[3] == ""
+    text = html.unescape(shown[2])
+    assert "cannot be used" in text and case.fault in text and text.count(str(files)) == 1
+    assert text.isprintable() and len(text) < 1000
+    assert shown[3] == shown[5] == "" and shown[4]["choices"] == []
+    with pytest.raises(SolverFileError) as caught:
+        solvers.add(case.data)
+    text = str(caught.value)
+    assert text.startswith("This file: cannot be used: ") and case.fault in text
+    assert text.isprintable() and len(text) < 500
+    assert sorted(files.iterdir()) == before
+
+
+def test_a_bomb_of_a_thumbnail_is_never_opened(files, monkeypatch):
+    pack = load_solver(files / "six.safetensors")
+    save_solver(files / "bomb.safetensors", SolverPack(pack.tables, {"thumbnail": picture_bomb()}))
+    monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("the thumbnail was opened"))
+    shown = solvers.look({}, "bomb.safetensors", None)
+    assert picture_bomb() in shown[2] and "cannot be used" not in shown[2]
 
 
 def test_texts_of_a_file_are_escaped(files):

@@ -3,17 +3,10 @@
 from html import escape
 
 import gradio as gr
-from safetensors import SafetensorError
 
 from s4s_core.errors import S4SError, SolverFileError
 from s4s_core.folders import find_solver, solver_files, solver_folders
-from s4s_core.solver_file import (
-    MAX_FILE,
-    dump_solver,
-    load_unchanged,
-    merge_packs,
-    parse_solver,
-)
+from s4s_core.solver_file import checked_solver, dump_solver, load_unchanged, merge_packs
 from s4s_core.summary import summary
 from s4s_core.table import SolverPack
 
@@ -80,12 +73,9 @@ def _upload_hint():
 
 def add(data):
     """Put an uploaded file among the solvers, if it is one; values for the upload and the list."""
-    if not isinstance(data, bytes) or len(data) > MAX_FILE:
-        raise SolverFileError("A solver file has at most 1 MB: choose another file.")
-    try:
-        pack = parse_solver(data)
-    except (ValueError, OverflowError, SafetensorError) as error:
-        raise SolverFileError(f"This file is no solver: {error}.") from None
+    if not isinstance(data, bytes):
+        raise SolverFileError("There is no file: choose one.")
+    pack = checked_solver(data, "This file")
     path = publish(data, pack.metadata.get("name") or "solver")
     return None, listing(path.name)
 
