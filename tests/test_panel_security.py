@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from panels import REFUSED, Panel, files_of
+from panels import REFUSED, Panel, event_of, files_of
 
+from s4s_core.demo import SOLVERS
 from trainer.panel.security import host_is_ours, is_allowed
 
 FOREIGN = ("http://evil.example", "https://127.0.0.1.evil.example", "null", "http://127.0.0.1:1")
@@ -161,6 +162,35 @@ def test_jobs_cannot_be_made_past_the_queue(panel):
         call = {"data": [None] * len(dependency["inputs"]), "fn_index": dependency["id"]}
         status = attack(panel, "POST", "/gradio_api/run/predict", json.dumps(call).encode())
         assert status >= 400
+
+
+def offer(panel, path, **facts):
+    """(done well?, text) of telling the tab Solvers that the browser has uploaded a file."""
+    event = event_of(panel.config(), "Solver file", "upload")
+    file = {"path": str(path), "orig_name": "a.safetensors", "meta": {"_type": "gradio.FileData"}}
+    return panel.join(event["id"], [file | facts])
+
+
+def test_a_file_of_this_machine_cannot_be_passed_off_as_an_upload(panel, tmp_path):
+    """A solver elsewhere on this machine would be taken, were it copied: it must never be."""
+    outside = tmp_path / "outside.safetensors"
+    outside.write_bytes(SOLVERS["ve"].read_bytes())
+    before = files_of(panel.home)
+    for path in (outside, "/etc/passwd", "../outside.safetensors", f"file://{outside}"):
+        well, text = offer(panel, path)
+        assert not well and "root:" not in text
+        assert files_of(panel.home) == before
+
+
+def test_a_real_upload_is_taken(panel):
+    data = SOLVERS["ve"].read_bytes()
+    status, text = panel.upload("my.safetensors", data)
+    assert status == 200
+    well, text = offer(panel, json.loads(text)[0])
+    assert well, text
+    (kept,) = (panel.home / "solvers").glob("*.safetensors")
+    assert kept.read_bytes() == data
+    kept.unlink()
 
 
 def test_nothing_but_loopback_is_listened_on(panel):
