@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -81,13 +82,13 @@ def test_names_outside_the_listing_are_refused(home, name):
         folders.find_solver(name)
 
 
-def test_free_names_are_safe_and_free(home):
-    assert folders.free_name(home, "a/b: c?").name == "a-b- c.safetensors"
-    assert folders.free_name(home, "..").name == "solver.safetensors"
-    assert folders.free_name(home, "NUL").name == "NUL_.safetensors"
-    assert folders.free_name(home, "com1.x").name == "com1.x_.safetensors"
-    put(home, "x.safetensors"), put(home, "x-2.safetensors")
-    assert folders.free_name(home, "x").name == "x-3.safetensors"
+def test_names_of_new_files_are_safe_and_numbered(home):
+    assert next(folders.names_for(home, "a/b: c?")).name == "a-b- c.safetensors"
+    assert next(folders.names_for(home, "..")).name == "solver.safetensors"
+    assert next(folders.names_for(home, "NUL")).name == "NUL_.safetensors"
+    assert next(folders.names_for(home, "com1.x")).name == "com1.x_.safetensors"
+    found = [path.name for path in islice(folders.names_for(home, "x"), 3)]
+    assert found == ["x.safetensors", "x-2.safetensors", "x-3.safetensors"]
 
 
 def test_a_file_is_read_again_only_when_it_changed(home):
