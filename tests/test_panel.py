@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from corpus import EXTREMES, extreme_pack
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
@@ -18,6 +19,7 @@ from s4s_core import load_solver, processes, save_solver
 from s4s_core.demo import SOLVERS
 from s4s_core.errors import ConfigError, JobError, ModelError, S4SError, SolverFileError
 from s4s_core.folders import DEMO, DEMO_SOLVER, jobs_home, solver_files, solver_folders
+from s4s_core.solver_file import dump_solver
 from s4s_core.summary import summary
 from s4s_core.table import SolverPack
 from trainer import jobs as job_store
@@ -370,6 +372,18 @@ def test_a_solver_is_shown_with_everything(files):
     assert plot.count("<svg") >= 2 and drop["interactive"] and not sure["visible"]
 
 
+@pytest.mark.parametrize("sigmas", EXTREMES)
+def test_a_solver_of_extreme_numbers_is_drawn(files, sigmas):
+    """A file may hold any finite number: its card and its charts are shown, and the tab lives."""
+    pack = extreme_pack(sigmas)
+    (files / "extreme.safetensors").write_bytes(dump_solver(pack))
+    shown = solvers.look({}, "extreme.safetensors", None)
+    assert shown[4]["choices"] == [str(pack.nfes[0])]
+    assert shown[5].count("<svg") == 2
+    assert not re.search(r"\b(nan|inf)\b", shown[5])
+    assert shown[5].count("<text") < 100
+
+
 def test_the_download_is_the_file(files):
     import base64
 
@@ -643,9 +657,12 @@ def test_charts_leave_out_what_cannot_be_drawn():
     assert "nothing to draw" in charts.line_chart("t", {"a": []}, "x")
 
 
-@pytest.mark.parametrize("values", [[1.0], [3.0, 3.0], [1e-8, 1e8], [5, 5.0001], [0.049, 0.052]])
+@pytest.mark.parametrize(
+    "values", [[1.0], [3.0, 3.0], [1e-8, 1e8], [5, 5.0001], [0.049, 0.052], *EXTREMES]
+)
 @pytest.mark.parametrize("log", [True, False])
 def test_axes_hold_their_values_and_have_few_ticks(values, log):
+    values = [value for value in values if value > 0]
     axis = charts.Axis(values, 0, 100, log)
     assert all(-1e-6 <= axis(v) <= 100 + 1e-6 for v in values)
     assert len(axis.ticks()) <= 25 and all(-1e-6 <= axis(t) <= 100 + 1e-6 for t in axis.ticks())
