@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,8 @@ import torch
 from s4s_core import fit
 from s4s_core.errors import ConfigError, ModelError, S4SError, TrainingError
 from s4s_core.mixture import GaussianMixture
+from s4s_core.objectives import L2
+from s4s_core.training.gradient import PLAIN_COST
 from trainer import preflight
 from trainer.cli import main
 from trainer.config import TrainConfig
@@ -107,9 +110,10 @@ def test_memory_that_runs_out_halves_the_batch_and_says_so():
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
         return x
 
-    trial = preflight.DryRun(small(denoise=denoise), TrainConfig())
+    trial = preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
     assert (trial.wanted, trial.batch) == (32, 8)
-    assert "8 samples at once instead of 32" in " ".join(preflight._warnings(trial, Plan(MIXTURE)))
+    said = " ".join(preflight._warnings(trial, Plan(MIXTURE), 1.0))
+    assert "8 samples at once instead of 32" in said
 
 
 def test_a_single_sample_that_does_not_fit_is_one_sentence():
@@ -117,7 +121,7 @@ def test_a_single_sample_that_does_not_fit_is_one_sentence():
         raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
 
     with pytest.raises(TrainingError, match="not enough memory for a single sample"):
-        preflight.DryRun(small(denoise=denoise), TrainConfig())
+        preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
 
 
 def test_a_model_that_is_too_slow_for_a_batch_is_reckoned_from_one_sample(monkeypatch):
@@ -128,7 +132,7 @@ def test_a_model_that_is_too_slow_for_a_batch_is_reckoned_from_one_sample(monkey
         sizes.append(len(x))
         return x
 
-    preflight.DryRun(small(denoise=denoise), TrainConfig())
+    preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
     assert sizes == [1, 1]
 
 
@@ -139,16 +143,48 @@ def test_gradients_are_taken_where_the_method_needs_them():
         seen.append(x.requires_grad)
         return x * 0.5
 
-    preflight.DryRun(small(denoise=denoise), TrainConfig(method="s4s"))
+    preflight.DryRun(small(denoise=denoise), TrainConfig(method="s4s"), L2())
     assert all(seen)
     seen.clear()
-    preflight.DryRun(small(denoise=denoise), TrainConfig())
+    preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
     assert not any(seen)
+
+
+def test_a_call_with_its_gradient_costs_what_training_counts_for_it(monkeypatch):
+    """Two calls: a clock that only a call and its gradient move shows half of that per call."""
+    ticks = []
+
+    def denoise(x, sigma, cond=None):
+        ticks.append(len(x))
+        return x * 0.5
+
+    monkeypatch.setattr(preflight.time, "perf_counter", lambda: 0.01 * sum(ticks))
+    plain = preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
+    assert plain.per_call == pytest.approx(0.01) and plain.per_result == 0
+    trained = preflight.DryRun(small(denoise=denoise), TrainConfig(method="s4s"), L2())
+    assert trained.per_call == pytest.approx(0.01 / PLAIN_COST) == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize("method", ["gauss-newton", "s4s"])
+def test_what_the_objective_takes_is_in_the_estimate(monkeypatch, method):
+    """A decoder of a second per result weighs more than all calls of a quick model."""
+    ticks = []
+
+    class Slow(L2):
+        def embed(self, x):
+            ticks.append(len(x))
+            return super().embed(x)
+
+    monkeypatch.setattr("s4s_core.objectives.objective", lambda name, decode: Slow())
+    monkeypatch.setattr(preflight.time, "perf_counter", lambda: 1.0 * sum(ticks))
+    config = replace(MIXTURE, method=method)
+    results = config.calls // 4
+    assert preflight.measure(config).seconds >= results
 
 
 def test_nan_is_refused():
     with pytest.raises(ModelError, match="NaN or infinity"):
-        preflight.DryRun(small(denoise=lambda x, sigma: x * float("nan")), TrainConfig())
+        preflight.DryRun(small(denoise=lambda x, sigma: x * float("nan")), TrainConfig(), L2())
 
 
 def test_a_full_disk_and_too_little_memory_are_said(monkeypatch):
@@ -157,8 +193,8 @@ def test_a_full_disk_and_too_little_memory_are_said(monkeypatch):
     pairs = {"samples": 50, "validation": 30, "held_out": 20}
     with pytest.raises(ConfigError, match="70 MB of free disk, and 467 MB are needed"):
         preflight.check_disk(TrainConfig(options=pairs), (100, 100, 100))
-    trial = SimpleNamespace(memory=9e9, free=8e9, batch=4, wanted=4, per_call=100.0)
-    memory, time = preflight._warnings(trial, Plan(MIXTURE))
+    trial = SimpleNamespace(memory=9e9, free=8e9, batch=4, wanted=4)
+    memory, time = preflight._warnings(trial, Plan(MIXTURE), 1e5)
     assert "about 9.0 GB" in memory and "8.0 GB" in memory and "more than a day" in time
 
 

@@ -75,12 +75,23 @@ class Plan:
         tried = len(SOLVERS) * len(SCHEDULES) if settings.init == "auto" else 0
         self.before = {n: n * 16 * tried for n in config.nfes}
         self.fitting = {n: _fitting(settings, n) for n in config.nfes}
+        self.newton = settings.method == "gauss-newton"
         self.after = {n: n * settings.held_out * (10 if tried else 3) for n in config.nfes}
 
     @property
     def total(self):
         parts = (self.before, self.fitting, self.after)
         return self.teacher + sum(sum(part.values()) for part in parts)
+
+    @property
+    def judged(self):
+        """Results that the objective judges while it trains, counted as the calls are.
+
+        Gauss-Newton's columns run the calls behind a parameter only, half of them on average.
+        """
+        if self.newton:
+            return sum(2 * calls / max(1, n - 1) for n, calls in self.fitting.items())
+        return sum(calls / n for n, calls in self.fitting.items())
 
     def share(self, event):
         """How much of the whole is done at an event, 0 to 1."""
