@@ -18,6 +18,7 @@ from s4s_core import jobs as core
 from s4s_core import load_solver
 from s4s_core.folders import jobs_home, solver_folders
 from s4s_core.processes import end_tree
+from s4s_core.schedules import gits
 from trainer import jobs
 from trainer.config import TrainConfig, from_plain
 from trainer.gallery import thumbnail
@@ -211,6 +212,18 @@ def test_a_thumbnail_of_pure_noise_is_still_small():
     uri = thumbnail(noise)
     assert len(uri) < 41_000
     assert Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size == (256, 256)
+
+
+def test_a_teacher_on_gits_is_measured_once_a_job(monkeypatch):
+    measured, costs = [], gits.gits_costs
+
+    def few(model, low):
+        measured.append(low)
+        return costs(model, low, samples=4)
+
+    monkeypatch.setattr(gits, "gits_costs", few)
+    view = work_here(add(nfes=(3,), budget=300, teacher="ipndm:2:gits:6"))
+    assert view["status"] == "done" and len(measured) == 1
 
 
 def test_new_solvers_replace_none(home):

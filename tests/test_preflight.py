@@ -13,6 +13,7 @@ from s4s_core import fit
 from s4s_core.errors import ConfigError, ModelError, S4SError, TrainingError
 from s4s_core.mixture import GaussianMixture
 from s4s_core.objectives import L2
+from s4s_core.schedules.gits import CALLS as GITS_CALLS
 from s4s_core.training.gradient import PLAIN_COST
 from trainer import preflight
 from trainer.cli import main
@@ -89,6 +90,20 @@ def test_the_plan_bounds_what_is_spent(method):
     shares = [line["progress"] for line in lines]
     assert shares == sorted(shares) and shares[-1] <= 1.0
     assert lines[-1]["eta"] >= 0
+
+
+def test_the_plan_counts_what_gits_measures():
+    """For a teacher and for a start: each measures its own, once per run."""
+    model, calls = small(fingerprint=None), []
+    denoise = model.denoise
+    model.denoise = lambda x, sigma, cond=None: (calls.append(len(x)), denoise(x, sigma))[1]
+    options = {"samples": 8, "validation": 4, "held_out": 4, "init": "ipndm:2:gits"}
+    config = TrainConfig(nfes=(3, 4), budget=300, teacher="ipndm:2:gits:6", options=options)
+    course, lines = Course(config), []
+    train(config, model, lambda event: lines.append(course.line(event)))
+    assert 2 * GITS_CALLS < sum(calls) <= Plan(config).total < sum(calls) + 1000
+    shares = [line["progress"] for line in lines]
+    assert shares == sorted(shares) and shares[0] > 0.4 and shares[-1] <= 1.0
 
 
 def test_a_config_trains_what_fit_trains():
