@@ -511,6 +511,14 @@ def test_a_comparison_is_rendered_and_shown(files, home):
     assert done["teacher"] == {"label": "teacher", "nfe": 20, "rmse": 0.0}
 
 
+def test_what_differs_from_the_training_is_noted(files, home):
+    from trainer.models import ModelChoice
+
+    pack = load_solver(files / "few.safetensors")
+    rendering.render(ModelChoice(cfg=7.0), pack, rendering.compare_home(), 4, count=1)
+    assert "trained for CFG 2, this run has CFG 7." in compare.look({}, None, None)[2]
+
+
 def test_a_failed_rendering_says_why(files, home):
     folder = rendering.compare_home()
     from trainer.models import ModelChoice
