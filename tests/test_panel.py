@@ -22,6 +22,7 @@ from s4s_core.folders import DEMO, DEMO_SOLVER, jobs_home, solver_files, solver_
 from s4s_core.solver_file import dump_solver
 from s4s_core.summary import summary
 from s4s_core.table import SolverPack
+from s4s_core.teacher import TEACHER_NFE
 from trainer import jobs as job_store
 from trainer import rendering
 from trainer.config import TrainConfig
@@ -246,19 +247,44 @@ def test_options_without_a_field_do_not_keep_settings_from_being_used():
     assert train.config_of(*train.values_of(config)) == replace(config, options={})
 
 
+class Hooks:
+    """A host that notes which jobs there were when it was asked for its memory."""
+
+    host = "test"
+
+    def __init__(self):
+        self.called = []
+
+    def before_training(self):
+        self.called.append(job_store.core.job_ids())
+
+
 def test_the_button_frees_the_host_queues_a_job_and_turns_to_it():
-    called = []
-
-    class Hooks:
-        host = "test"
-
-        def before_training(self):
-            called.append(job_store.core.job_ids())
-
-    tabs, listed = page.queue_job(Hooks(), *values(name="mine"))
-    assert called == [[]] and tabs["selected"] == "jobs"
+    hooks = Hooks()
+    tabs, listed = page.queue_job(hooks, *values(name="mine"))
+    assert hooks.called == [[]] and tabs["selected"] == "jobs"
     assert listed["choices"] == [("mine · queued", listed["value"])]
     assert job_store.job(listed["value"]).config.name == "mine"
+
+
+def test_every_way_to_start_a_job_frees_the_host(monkeypatch):
+    monkeypatch.setattr(job_store, "ensure_runner", lambda: None)
+    hooks, id = Hooks(), job_store.add(TrainConfig(), start=False)
+    jobs.wake(hooks)
+    assert hooks.called == [[id]]
+    monkeypatch.setattr(job_store, "is_running", lambda: True)
+    jobs.wake(hooks)  # a job computes already: the host has what is left
+    assert hooks.called == [[id]]
+    job_store.cancel(id)
+    jobs.resume(hooks, id)
+    assert hooks.called == [[id], [id]] and job_store.job(id).view()["status"] == "queued"
+    with pytest.raises(JobError):
+        jobs.resume(hooks, "no such job")
+    assert len(hooks.called) == 2
+
+
+def test_no_offered_steps_are_as_many_as_the_usual_teacher_makes():
+    assert max(train.NFES) < TEACHER_NFE
 
 
 def test_an_estimate_is_shown(monkeypatch):
@@ -309,6 +335,7 @@ def test_a_job_is_shown_with_everything():
     assert "50%" in card and "exit code 7" in card and "It broke" in card and EVIL not in card
     assert "data:image/png;base64,YSBwaWN0dXJl" in grid
     assert curves.count("<polyline") == 4 and "4 steps" in curves and "NaN" not in curves
+    assert "Error on validation noise" in curves
     assert "first line" in log and EVIL not in log
     assert (cancel["interactive"], resume["interactive"]) == (False, True)
     assert delete["interactive"] and again["interactive"] and not confirm["visible"]
@@ -323,13 +350,13 @@ def test_a_job_is_shown_with_everything():
 def test_jobs_that_wait_after_a_reboot_go_on(monkeypatch):
     called = []
     monkeypatch.setattr(job_store, "ensure_runner", lambda: called.append(1))
-    jobs.wake()
+    jobs.wake(None)
     id = job_store.add(TrainConfig(), start=False)
     assert called == []
-    jobs.wake()
+    jobs.wake(None)
     assert called == [1]
     job_store.cancel(id)
-    jobs.wake()
+    jobs.wake(None)
     assert called == [1]
 
 

@@ -213,6 +213,18 @@ def test_a_full_disk_and_too_little_memory_are_said(monkeypatch):
     assert "about 9.0 GB" in memory and "8.0 GB" in memory and "more than a day" in time
 
 
+def test_as_many_calls_as_the_teachers_are_warned_of():
+    trial = SimpleNamespace(memory=0, free=0, batch=4, wanted=4)
+    for nfes, teacher, warned in (
+        ((5, 20), "auto", 1),
+        ((19,), "auto", 0),
+        ((6,), "euler:1:edm:5", 1),
+    ):
+        plan = Plan(TrainConfig(nfes=nfes, teacher=teacher))
+        said = list(preflight._warnings(trial, plan, 1.0))
+        assert len(said) == warned and all("nothing to learn" in each for each in said)
+
+
 def test_this_processs_memory_is_known():
     assert 10e6 < peak_of_process() < 1e12
     assert available() >= 0

@@ -120,6 +120,11 @@ def _warnings(trial, plan, seconds):
         yield f"Memory allows {trial.batch} samples at once instead of {trial.wanted}."
     if seconds > 86_400:
         yield "It will take more than a day: choose fewer NFEs, or less effort."
+    if max(plan.fitting) >= plan.teacher_nfe:
+        yield (
+            f"With {max(plan.fitting)} calls a solver has nothing to learn from a teacher of "
+            f"{plan.teacher_nfe}: choose fewer NFEs, or a teacher of more calls."
+        )
 
 
 class DryRun:

@@ -75,8 +75,9 @@ class Plan:
     def __init__(self, config):
         settings, parts = config.settings(), teacher_parts(config.teacher)
         pairs = settings.samples + settings.validation + settings.held_out
+        self.teacher_nfe = parts[1] if parts else TEACHER_NFE
         self.first = GITS_CALLS if parts and parts[0].endswith(":gits") else 0
-        self.teacher = self.first + pairs * (parts[1] if parts else TEACHER_NFE)
+        self.teacher = self.first + pairs * self.teacher_nfe
         tried = len(SOLVERS) * len(SCHEDULES) if settings.init == "auto" else 0
         self.before = {n: n * 16 * tried for n in config.nfes}
         if settings.init.endswith(":gits"):
