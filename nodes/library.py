@@ -9,7 +9,7 @@ import folder_paths
 
 from ..s4s_core import folders
 from ..s4s_core.errors import S4SError, SolverFileError
-from ..s4s_core.solver_file import load_unchanged, save_solver
+from ..s4s_core.solver_file import load_unchanged, save_new_solver
 from ..s4s_core.table import SolverPack
 
 KIND = folders.NAME
@@ -86,8 +86,7 @@ def save(pack, filename, notes=""):
     path = folder / f"{folders.safe_stem(Path(stem).name)}.safetensors"
     if path.exists() and _same(path, pack):
         return pack, path.relative_to(home()).as_posix()
-    path = folders.free_name(folder, Path(stem).name)
-    save_solver(path, pack)
+    path = save_new_solver(folders.names_for(folder, Path(stem).name), pack)
     return pack, path.relative_to(home()).as_posix()
 
 

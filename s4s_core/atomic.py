@@ -1,11 +1,13 @@
 """Writes that either happen whole or not at all."""
 
+import errno
 import hashlib
 import os
 import secrets
 import sys
 import time
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 WINDOWS = sys.platform == "win32"
@@ -14,6 +16,7 @@ PATIENCE = 2.0
 
 PREFIX = ".s4s-"
 SUFFIX = ".tmp"
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 def _stem(path):
@@ -28,21 +31,68 @@ def write_atomic(path, data):
     folder) raises OSError and leaves neither a changed file nor a temporary one.
     """
     path = Path(path)
+
+    def put(temporary):
+        with suppress(OSError):  # a new file keeps the default; some file systems have no modes
+            os.chmod(temporary, path.stat().st_mode & 0o777)
+        _replace(temporary, path)
+
+    _written(path, data, put)
+
+
+def write_new(paths, data):
+    """Write `data` to the first of `paths`, all of one folder, that no file has; returns that path.
+
+    As `write_atomic`, but nothing is ever replaced, whoever else writes there at the same time.
+    """
+    paths = iter(paths)
+    first = Path(next(paths))
+    return _written(first, data, lambda temporary: _place(temporary, chain([first], paths)))
+
+
+def _written(path, data, put):
+    """What put(temporary) returns: `data` stand in that file, beside `path`, which is then gone."""
     temporary = path.parent / f"{_stem(path)}-{secrets.token_hex(8)}{SUFFIX}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    handle = os.open(temporary, flags, 0o666)  # the umask applies, as to any new file
+    handle = os.open(temporary, _NEW, 0o666)  # the umask applies, as to any new file
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        with suppress(OSError):  # a new file keeps the default; some file systems have no modes
-            os.chmod(temporary, path.stat().st_mode & 0o777)
-        _replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        placed = put(temporary)
+    finally:
+        with suppress(OSError):  # moved away, or in nobody's way
+            temporary.unlink()
     _sync_folder(path.parent)
+    return placed
+
+
+def _place(temporary, paths):
+    """Give a file the first of the names that is free, and return it.
+
+    Where the file system has no links, an empty file takes the name before: a kill just then
+    leaves it.
+    """
+    for path in paths:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            continue
+        except OSError:
+            if not _reserve(path):
+                continue
+            _replace(temporary, path)
+        return path
+    raise FileExistsError(errno.EEXIST, "every name is taken")
+
+
+def _reserve(path):
+    """Make an empty file of that name, unless there is one."""
+    try:
+        os.close(os.open(path, _NEW, 0o666))
+    except FileExistsError:
+        return False
+    return True
 
 
 def _replace(temporary, path):

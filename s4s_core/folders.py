@@ -6,6 +6,7 @@ in PATH) the folders of solver files.
 
 import os
 import sys
+from itertools import count
 from pathlib import Path
 
 from .errors import SolverFileError
@@ -104,11 +105,9 @@ def safe_stem(stem):
     return f"{safe}_" if safe.partition(".")[0].lower() in _RESERVED else safe or "solver"
 
 
-def free_name(folder, stem):
-    """A path in `folder` that no file has yet: stem.safetensors, stem-2.safetensors, ..."""
-    safe, folder, number = safe_stem(stem), Path(folder), 1
-    while True:
-        path = folder / (f"{safe}.safetensors" if number == 1 else f"{safe}-{number}.safetensors")
-        if not path.exists():
-            return path
-        number += 1
+def names_for(folder, stem):
+    """Paths in `folder` for a new solver file, without end: stem.safetensors, stem-2, ..."""
+    safe, folder = safe_stem(stem), Path(folder)
+    yield folder / f"{safe}.safetensors"
+    for number in count(2):
+        yield folder / f"{safe}-{number}.safetensors"

@@ -11,13 +11,13 @@ import re
 import stat
 import struct
 from functools import lru_cache
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
-from .atomic import write_atomic
+from .atomic import write_atomic, write_new
 from .errors import SolverFileError, TableError
 from .metadata import check_alike, check_metadata, modelspec
 from .table import SolverPack, SolverTable, canonical_json
@@ -93,6 +93,16 @@ def save_solver(path, pack):
         write_atomic(path, data)
     except (OSError, ValueError) as error:
         raise _fault(path, "cannot be written", error) from error
+
+
+def save_new_solver(paths, pack):
+    """Write a pack to the first of `paths` that no file has, and return it: see `write_new`."""
+    paths, data = iter(paths), dump_solver(pack)
+    first = check_path(next(paths))
+    try:
+        return write_new(chain([first], paths), data)
+    except OSError as error:
+        raise _fault(first, "cannot be written", error) from error
 
 
 def _fault(path, what, error):

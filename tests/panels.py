@@ -1,7 +1,9 @@
 """Panels as processes, and requests to them, for the panel's tests."""
 
 import http.client
+import json
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -85,6 +87,44 @@ class Panel:
             return REFUSED, ""
         finally:
             connection.close()
+
+    def config(self):
+        """What the page is made of: components, and the events that they have."""
+        return json.loads(self.request("GET", "/config")[1])
+
+    def join(self, number, data):
+        """(done well?, text of the last message) of the event of that number, through the queue."""
+        session = secrets.token_hex(8)
+        call = {"data": data, "fn_index": number, "session_hash": session}
+        body, kind = json.dumps(call).encode(), "application/json"
+        status, text = self.request("POST", "/gradio_api/queue/join", body, Content_Type=kind)
+        if status != 200:
+            return False, text
+        _, text = self.request("GET", f"/gradio_api/queue/data?session_hash={session}")
+        lines = (line.removeprefix("data: ") for line in text.splitlines())
+        told = [json.loads(line) for line in lines if line]
+        (last,) = (message for message in told if message["msg"] == "process_completed")
+        return last["success"], json.dumps(last)
+
+    def upload(self, name, data):
+        """(status, text) of an upload of bytes under that file name, as a browser sends it."""
+        edge = secrets.token_hex(8)
+        body = (
+            (
+                f'--{edge}\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n'
+                "Content-Type: application/octet-stream\r\n\r\n"
+            ).encode()
+            + data
+            + f"\r\n--{edge}--\r\n".encode()
+        )
+        kind = f"multipart/form-data; boundary={edge}"
+        return self.request("POST", "/gradio_api/upload", body, Content_Type=kind)
+
+
+def event_of(config, label, event):
+    """The event (a dict with its number `id`) of the component with that label."""
+    (number,) = (c["id"] for c in config["components"] if c["props"].get("label") == label)
+    return next(d for d in config["dependencies"] if [number, event] in map(list, d["targets"]))
 
 
 def files_of(folder):

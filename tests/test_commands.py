@@ -9,9 +9,10 @@ import torch
 from job_models import latents
 from PIL import Image
 
-from s4s_core import fit, load_solver, sample
+from s4s_core import SolverPack, fit, load_solver, sample, save_solver, teacher
 from s4s_core.demo import SOLVERS
 from s4s_core.training.starts import named_start
+from trainer import comparison
 from trainer.bench import engine, training
 from trainer.cli import build_parser, main
 from trainer.comparison import Comparison
@@ -99,6 +100,51 @@ def test_a_solver_of_another_space_is_refused(capsys, tmp_path):
         assert code == 1 and "error: This solver is for noise" in err, command
 
 
+@needs_demo
+@pytest.mark.parametrize("command", ["sample", "compare", "render"])
+def test_what_differs_from_the_training_is_said(capsys, tmp_path, command):
+    options = ["--nfe", "3", "--count", "1", "--out", str(tmp_path / "out")]
+    code, _, err = run(capsys, command, *options)
+    assert code == 0 and "warning" not in err
+    code, _, err = run(capsys, command, *options, "--cfg", "7")
+    assert code == 0
+    assert "warning: The solver was trained for CFG 2, this run has CFG 7." in err
+
+
+@needs_demo
+def test_a_hostile_name_in_a_warning_is_only_text(capsys, tmp_path):
+    pack, path = load_solver(SOLVERS["ve"]), tmp_path / "hostile.safetensors"
+    about = {**pack.metadata, "model": {"name": "\x1b[2J\nowned", "hash": "0" * 16}}
+    save_solver(path, SolverPack(pack.tables, about))
+    options = ["--solver", str(path), "--nfe", "3", "--count", "1", "--out", str(tmp_path / "a")]
+    code, _, err = run(capsys, "sample", *options)
+    assert code == 0 and "\x1b" not in err
+    assert "trained for the model \N{REPLACEMENT CHARACTER}[2J" in err
+
+
+@needs_demo
+@pytest.mark.parametrize("command", ["sample", "compare", "render"])
+def test_no_seed_draws_the_noise_of_a_training(capsys, tmp_path, monkeypatch, command):
+    """Seeds 1, 2 and 3 are what a training with seed 0 learns from, validates on and scores on."""
+    seeds, draw = [], teacher.draw_noise
+
+    def told(model, count, seed):
+        seeds.append(seed)
+        return draw(model, count, seed)
+
+    for module in (teacher, comparison):
+        monkeypatch.setattr(module, "draw_noise", told)
+    options = ["--nfe", "3", "--count", "1", "--out", str(tmp_path / "out"), "--seed", "1"]
+    assert run(capsys, command, *options)[0] == 0
+    assert seeds == [comparison.FRESH_SEED + 1]
+
+
+def test_a_table_that_the_file_lacks_is_refused_before_a_model_is_opened(capsys, monkeypatch):
+    monkeypatch.setattr("trainer.models.open_model", lambda choice: pytest.fail("it was opened"))
+    code, _, err = run(capsys, "compare", "--nfe", "3,99")
+    assert code == 1 and "no table for 99 steps: choose one of 3" in err
+
+
 def test_pictures_that_cannot_be_saved_are_one_sentence(capsys, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
@@ -184,11 +230,36 @@ def test_no_memory_for_the_picture_spoils_no_summary(capsys, few, monkeypatch):
 def test_train_compares_with_the_teacher_that_it_learned_from(capsys, few, monkeypatch):
     seen = []
     monkeypatch.setattr(Comparison, "save_picture", lambda self, *_: seen.append(self))
-    teacher = named_start(latents(None), "euler:1:edm", 3, 0.0).table
+    table = named_start(latents(None), "euler:1:edm", 3, 0.0).table
     assert run(capsys, "train", *LATENTS, *FEW, "--teacher", "euler:1:edm:3")[0] == 0
     pairs = seen[0].pairs
-    target = sample(latents(None).denoise, pairs.x, teacher)
-    assert seen[0].teacher == teacher and torch.equal(pairs.target, target)
+    target = sample(latents(None).denoise, pairs.x, table)
+    assert seen[0].teacher == table and torch.equal(pairs.target, target)
+
+
+def test_the_teacher_of_the_header_is_compared_with(capsys, few, monkeypatch):
+    """Its calls, its schedule and its ending, by compare and by render."""
+    sets = Path("few.toml").read_text(encoding="utf-8") + "ending = 0.05\n"
+    Path("few.toml").write_text(sets, encoding="utf-8")
+    assert (
+        run(capsys, "train", *LATENTS, *FEW, "--teacher", "euler:1:edm:3", "--no-picture")[0] == 0
+    )
+    seen = []
+    monkeypatch.setattr(Comparison, "save_picture", lambda self, *_: seen.append(self.teacher))
+    solver = ["--solver", "solver.safetensors", "--nfe", "2", "--count", "2"]
+    assert run(capsys, "compare", *LATENTS, *solver)[0] == 0
+    assert seen == [named_start(latents(None), "euler:1:edm", 3, 0.05).table]
+    assert run(capsys, "render", *LATENTS, *solver, "--out", "sheets")[0] == 0
+    done = json.loads(Path("sheets/state.json").read_text())["done"]
+    assert done["teacher"]["nfe"] == 3
+
+
+@pytest.mark.parametrize("said", [None, 5, [], "x", {}, {"model": {"prompts": 5}}, {"teacher": 1}])
+def test_a_header_that_names_no_teacher_has_the_usual_one(said):
+    model = latents(None)
+    table = named_start(model, "euler:1:edm", 2, 0.0).table
+    pack = SolverPack.of(table, metadata={"config": said})
+    assert comparison.own_teacher(pack, model) == teacher.default_teacher(model)
 
 
 def test_without_a_picture_no_call_is_made_behind_the_training(capsys, few, monkeypatch):

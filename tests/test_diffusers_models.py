@@ -16,7 +16,7 @@ from s4s_core.spaces import ShiftedTimes
 from s4s_core.teacher import draw_noise
 from trainer.installing import install_line
 from trainer.models import ModelChoice, extras, open_model
-from trainer.models.pipeline import choose_dtype
+from trainer.models.pipeline import PipelineModel, choose_dtype
 from trainer.models.prediction import denoised, discrete_times, network_input
 from trainer.models.weights import file_digest
 
@@ -53,6 +53,22 @@ def test_euler_through_the_model_is_the_pipeline_itself(opened):
     shown = tiny.run(kind, pipe, noise, 5, output="pt")
     assert pictures.shape == (2, 3, tiny.SIZE, tiny.SIZE)
     assert (pictures - shown).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["sd1", "sd3"])
+def test_the_encoders_have_left_the_device_when_the_network_comes(folders, monkeypatch, kind):
+    pipe, folder = tiny.save(kind, folders)
+    moves = []
+    for name, part in pipe.components.items():
+        if name.startswith(("text_encoder", "unet", "transformer")) and part is not None:
+            monkeypatch.setattr(part, "to", lambda place, n=name: moves.append((n, place)))
+    PipelineModel(pipe, tiny.choice(folder), torch.device("cpu"), "digest")
+    *before, network = moves
+    assert not network[0].startswith("text_encoder")
+    encoders = {name for name, _ in before}
+    assert encoders == {name for name in pipe.components if name.startswith("text_encoder")}
+    for encoder in encoders:
+        assert [place for name, place in before if name == encoder] == [torch.device("cpu"), "cpu"]
 
 
 def test_the_contract(opened):

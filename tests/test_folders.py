@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from s4s_core.errors import SolverFileError
 from s4s_core.solver_file import load_unchanged
 from s4s_core.starting import command
 from s4s_core.summary import summary, table_facts
+from trainer.solvers import publish
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -81,13 +83,71 @@ def test_names_outside_the_listing_are_refused(home, name):
         folders.find_solver(name)
 
 
-def test_free_names_are_safe_and_free(home):
-    assert folders.free_name(home, "a/b: c?").name == "a-b- c.safetensors"
-    assert folders.free_name(home, "..").name == "solver.safetensors"
-    assert folders.free_name(home, "NUL").name == "NUL_.safetensors"
-    assert folders.free_name(home, "com1.x").name == "com1.x_.safetensors"
-    put(home, "x.safetensors"), put(home, "x-2.safetensors")
-    assert folders.free_name(home, "x").name == "x-3.safetensors"
+LINKS = {
+    "passwd.safetensors": "/etc/passwd",
+    "zero.safetensors": "/dev/zero",
+    "itself.safetensors": "itself.safetensors",
+    "nowhere.safetensors": "nowhere",
+    "one.safetensors": "two.safetensors",
+    "two.safetensors": "one.safetensors",
+    "loop": ".",
+    "above": "..",
+}
+
+
+@pytest.fixture
+def linked(home):
+    """A solvers' folder with one solver among links that lead elsewhere, nowhere and in circles."""
+    put(home / "solvers", "good.safetensors", name="good")
+    put(home, "outside.safetensors")
+    for name, target in LINKS.items():
+        try:
+            (home / "solvers" / name).symlink_to(target)
+        except OSError:
+            pytest.skip("links cannot be made here")
+    return home / "solvers"
+
+
+def test_links_in_the_solvers_folder_are_harmless(linked):
+    """None is followed into a folder; what leads to a foreign file is refused in a sentence."""
+    names = set(folders.solver_files())
+    assert "good.safetensors" in names
+    assert names <= {"good.safetensors", "passwd.safetensors"}
+    for name in names - {"good.safetensors"}:
+        with pytest.raises(SolverFileError, match="cannot be used") as caught:
+            load_unchanged(folders.find_solver(name))
+        assert "root:" not in str(caught.value)
+    for name in ("zero.safetensors", "itself.safetensors", "one.safetensors"):
+        with pytest.raises(SolverFileError):
+            load_unchanged(linked / name)
+
+
+def test_links_in_the_solvers_folder_hinder_no_new_file(linked):
+    before = {path.name for path in linked.iterdir()}
+    for stem in ("itself", "nowhere", "one", "passwd"):
+        path = publish(stem.encode(), stem)
+        assert path.name == f"{stem}-2.safetensors" and path.read_text() == stem
+        path.unlink()
+    assert {path.name for path in linked.iterdir()} == before
+
+
+def test_the_panel_shows_no_foreign_file(linked):
+    seen = {}
+    solvers_tab = pytest.importorskip("trainer.panel.solvers")
+    if "passwd.safetensors" in folders.solver_files():
+        shown = solvers_tab.look(seen, "passwd.safetensors", None)
+        assert "cannot be used" in shown[2] and shown[3] == "" and "root:" not in str(shown)
+        solvers_tab.delete("passwd.safetensors")
+        assert not (linked / "passwd.safetensors").is_symlink() and Path("/etc/passwd").exists()
+
+
+def test_names_of_new_files_are_safe_and_numbered(home):
+    assert next(folders.names_for(home, "a/b: c?")).name == "a-b- c.safetensors"
+    assert next(folders.names_for(home, "..")).name == "solver.safetensors"
+    assert next(folders.names_for(home, "NUL")).name == "NUL_.safetensors"
+    assert next(folders.names_for(home, "com1.x")).name == "com1.x_.safetensors"
+    found = [path.name for path in islice(folders.names_for(home, "x"), 3)]
+    assert found == ["x.safetensors", "x-2.safetensors", "x-3.safetensors"]
 
 
 def test_a_file_is_read_again_only_when_it_changed(home):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpus import GOLDEN, malformed, picture_bomb, typical
+from corpus import EXTREMES, GOLDEN, extreme_pack, malformed, picture_bomb, typical
 from PIL import Image
 
 from s4s_core import SolverPack, SolverTable, load_solver, save_solver
@@ -172,6 +172,14 @@ def test_a_page_shows_every_table_and_no_markup_of_the_file(inspect, hostile, tm
     assert code == 0 and text.count("model calls</h2>") == len(load_solver(GOLDEN).nfes)
     inspect("--page", page, hostile)
     assert "<script>" not in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("sigmas", EXTREMES)
+def test_a_page_of_extreme_numbers(inspect, tmp_path, sigmas):
+    file, page = tmp_path / "extreme.safetensors", tmp_path / "page.html"
+    save_solver(file, extreme_pack(sigmas))
+    code, _, error = inspect("--page", page, file)
+    assert (code, error) == (0, "") and page.read_text(encoding="utf-8").count("<svg") == 2
 
 
 def test_a_page_that_cannot_be_written_is_one_sentence(inspect, tmp_path):

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import json
 import os
 import random
@@ -14,10 +15,11 @@ import pytest
 import torch
 from PIL import Image
 
+from s4s_core import atomic, load_solver
 from s4s_core import jobs as core
-from s4s_core import load_solver
 from s4s_core.folders import jobs_home, solver_folders
 from s4s_core.processes import end_tree
+from s4s_core.schedules import gits
 from trainer import jobs
 from trainer.config import TrainConfig, from_plain
 from trainer.gallery import thumbnail
@@ -211,6 +213,54 @@ def test_a_thumbnail_of_pure_noise_is_still_small():
     uri = thumbnail(noise)
     assert len(uri) < 41_000
     assert Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size == (256, 256)
+
+
+def test_a_result_that_cannot_be_published_stays_and_is_published_by_resume(monkeypatch):
+    """The solvers' folder is read-only when a job ends."""
+    solvers, open_file = solver_folders()[0], os.open
+
+    def read_only(path, *options):
+        if Path(path).parent == solvers:
+            raise PermissionError(30, "Read-only file system")
+        return open_file(path, *options)
+
+    id = add(nfes=(3,), budget=300)
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic.os, "open", read_only)
+        view = work_here(id)
+    assert view["status"] == "failed" and "cannot be saved there: Read-only" in view["error"]
+    kept = result(id)
+    assert not any(solvers.iterdir())
+    jobs.resume(id, start=False)
+    view = work_here(id)
+    assert view["status"] == "done" and result(id) == kept
+    assert (solvers / view["result"]).read_bytes() == kept
+
+
+def test_a_clock_that_jumps_changes_no_byte_of_a_job(monkeypatch):
+    """A year back, a year on, at every look at it: durations are of a clock that cannot jump."""
+    quiet, jumpy = add(nfes=(3,), budget=300), add(nfes=(3,), budget=300)
+    assert work_here(quiet)["status"] == "done"
+    real, years = time.time, itertools.cycle((-1, 0, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: real() + next(years) * 365 * 86_400)
+        view = work_here(jumpy)
+    assert view["status"] == "done" and result(jumpy) == result(quiet)
+    lines = (core.job_folder(jumpy) / core.METRICS).read_text().splitlines()
+    seconds = [json.loads(line)["seconds"] for line in lines]
+    assert seconds == sorted(seconds) and seconds[0] >= 0 and seconds[-1] < PATIENCE
+
+
+def test_a_teacher_on_gits_is_measured_once_a_job(monkeypatch):
+    measured, costs = [], gits.gits_costs
+
+    def few(model, low):
+        measured.append(low)
+        return costs(model, low, samples=4)
+
+    monkeypatch.setattr(gits, "gits_costs", few)
+    view = work_here(add(nfes=(3,), budget=300, teacher="ipndm:2:gits:6"))
+    assert view["status"] == "done" and len(measured) == 1
 
 
 def test_new_solvers_replace_none(home):

@@ -1,17 +1,20 @@
 """Many files, many jobs, long runs: what people wait for stays quick, and memory stays flat.
 
-Times are the process's own seconds of computing, so that a busy machine does not matter; the
-bounds leave room for slow ones. The promise of one second is for a quiet machine: see the figures
-that `pytest --durations=0 tests/test_load.py` prints.
+Times are the process's own seconds of computing, so that a busy machine matters little.
 """
 
 import json
+import os
+import statistics
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import gradio as gr
 import pytest
 from corpus import picture_bomb
-from learners import small, tiny_fit
+from learners import small
 from PIL import Image
 
 from s4s_core import classical_table, jobs, schedule
@@ -25,8 +28,10 @@ from trainer.panel import jobs as jobs_tab
 from trainer.panel import markup
 from trainer.panel import solvers as solvers_tab
 
+ROOT = Path(__file__).resolve().parents[1]
 FILES, JOBS, ROWS = 1000, 100, 10_000
-SOON = 3.0
+SOON = 1.0
+"""Seconds that docs/reliability.md promises."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +68,7 @@ def test_a_thousand_solver_files_are_listed(home):
     found, first = seconds(summaries)
     again, later = seconds(summaries)
     assert len(found) == FILES and again == found
-    assert first < 3 * SOON and later < SOON / 3 and later < first / 2
+    assert first < SOON and later < first / 2, (first, later)
 
 
 def test_the_tab_of_solvers_looks_at_one_of_a_thousand(home):
@@ -100,15 +105,37 @@ def test_a_bomb_of_a_thumbnail_is_never_opened(monkeypatch):
     assert uri in markup.solver_card("bomb.safetensors", summary(pack))
 
 
+RUN = """
+import sys
+from pathlib import Path
+from learners import small, tiny_fit
+
+pages = []
+
+def note(event):
+    pages.append(int(Path("/proc/self/statm").read_text().split()[1]))
+
+method, folder = sys.argv[1:]
+long = {"epochs": 1100, "budget": 200_000} if method == "s4s" else {"budget": 50_000}
+seed = 0
+while len(pages) < 1000:  # gauss-newton has converged long before
+    state = Path(folder) / str(seed)
+    tiny_fit(small(), 4, method, seed=seed, callback=note, state=state, **long)
+    seed += 1
+print(*pages)
+"""
+
+
 @pytest.mark.slow
-def test_memory_is_flat_over_a_thousand_steps():
-    """Peak memory after a quarter of the steps is the peak of all of them."""
-    resource = pytest.importorskip("resource")
-    peaks = []
-
-    def note(event):
-        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-
-    tiny_fit(small(), 4, "s4s", callback=note, budget=200_000, epochs=1100)
-    assert len(peaks) >= 1000
-    assert peaks[-1] - peaks[len(peaks) // 4] < 4096  # kilobytes on Linux
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+@pytest.mark.parametrize("method", ["gauss-newton", "s4s"])
+def test_memory_is_flat_over_a_thousand_steps(tmp_path, method):
+    """What a process holds at the end is what it held after a quarter of its steps."""
+    command = [sys.executable, "-c", RUN, method, str(tmp_path)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pages = [int(word) for word in done.stdout.split()]
+    quarter = len(pages) // 4
+    early, late = statistics.median(pages[quarter : 2 * quarter]), max(pages[-quarter:])
+    assert (late - early) * os.sysconf("SC_PAGE_SIZE") < 4 << 20

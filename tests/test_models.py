@@ -37,6 +37,11 @@ def odd(choice):
     found.sigma_min = 20.0
     return found
 
+def endless(choice):
+    found = Model()
+    found.sigma_min = 0
+    return found
+
 def spaceless(choice):
     found = Model()
     found.space = "vp"
@@ -146,6 +151,7 @@ def test_a_function_in_a_module(tmp_path, monkeypatch):
         ("broken", "raised ZeroDivisionError: division by zero"),
         ("unhandy", "raised TypeError: unhandy"),
         ("odd", "sigma_min 20, sigma_max 10 and shape"),
+        ("endless", "sigma_min 0, .* must be 0 < sigma_min < sigma_max"),
         ("spaceless", "Unknown space 'vp'"),
         ("stubborn", "has no 'name', and takes none"),
     ],

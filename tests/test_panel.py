@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from corpus import picture_bomb, typical
+from corpus import EXTREMES, extreme_pack, picture_bomb, typical
 from PIL import Image
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -21,8 +21,10 @@ from s4s_core import load_solver, processes, save_solver
 from s4s_core.demo import SOLVERS
 from s4s_core.errors import ConfigError, JobError, ModelError, S4SError, SolverFileError
 from s4s_core.folders import DEMO, DEMO_SOLVER, jobs_home, solver_files, solver_folders
+from s4s_core.solver_file import dump_solver
 from s4s_core.summary import summary
 from s4s_core.table import SolverPack
+from s4s_core.teacher import TEACHER_NFE
 from trainer import jobs as job_store
 from trainer import rendering
 from trainer.config import TrainConfig
@@ -247,19 +249,44 @@ def test_options_without_a_field_do_not_keep_settings_from_being_used():
     assert train.config_of(*train.values_of(config)) == replace(config, options={})
 
 
+class Hooks:
+    """A host that notes which jobs there were when it was asked for its memory."""
+
+    host = "test"
+
+    def __init__(self):
+        self.called = []
+
+    def before_training(self):
+        self.called.append(job_store.core.job_ids())
+
+
 def test_the_button_frees_the_host_queues_a_job_and_turns_to_it():
-    called = []
-
-    class Hooks:
-        host = "test"
-
-        def before_training(self):
-            called.append(job_store.core.job_ids())
-
-    tabs, listed = page.queue_job(Hooks(), *values(name="mine"))
-    assert called == [[]] and tabs["selected"] == "jobs"
+    hooks = Hooks()
+    tabs, listed = page.queue_job(hooks, *values(name="mine"))
+    assert hooks.called == [[]] and tabs["selected"] == "jobs"
     assert listed["choices"] == [("mine · queued", listed["value"])]
     assert job_store.job(listed["value"]).config.name == "mine"
+
+
+def test_every_way_to_start_a_job_frees_the_host(monkeypatch):
+    monkeypatch.setattr(job_store, "ensure_runner", lambda: None)
+    hooks, id = Hooks(), job_store.add(TrainConfig(), start=False)
+    jobs.wake(hooks)
+    assert hooks.called == [[id]]
+    monkeypatch.setattr(job_store, "is_running", lambda: True)
+    jobs.wake(hooks)  # a job computes already: the host has what is left
+    assert hooks.called == [[id]]
+    job_store.cancel(id)
+    jobs.resume(hooks, id)
+    assert hooks.called == [[id], [id]] and job_store.job(id).view()["status"] == "queued"
+    with pytest.raises(JobError):
+        jobs.resume(hooks, "no such job")
+    assert len(hooks.called) == 2
+
+
+def test_no_offered_steps_are_as_many_as_the_usual_teacher_makes():
+    assert max(train.NFES) < TEACHER_NFE
 
 
 def test_an_estimate_is_shown(monkeypatch):
@@ -310,6 +337,7 @@ def test_a_job_is_shown_with_everything():
     assert "50%" in card and "exit code 7" in card and "It broke" in card and EVIL not in card
     assert "data:image/png;base64,YSBwaWN0dXJl" in grid
     assert curves.count("<polyline") == 4 and "4 steps" in curves and "NaN" not in curves
+    assert "Error on validation noise" in curves
     assert "first line" in log and EVIL not in log
     assert (cancel["interactive"], resume["interactive"]) == (False, True)
     assert delete["interactive"] and again["interactive"] and not confirm["visible"]
@@ -324,13 +352,13 @@ def test_a_job_is_shown_with_everything():
 def test_jobs_that_wait_after_a_reboot_go_on(monkeypatch):
     called = []
     monkeypatch.setattr(job_store, "ensure_runner", lambda: called.append(1))
-    jobs.wake()
+    jobs.wake(None)
     id = job_store.add(TrainConfig(), start=False)
     assert called == []
-    jobs.wake()
+    jobs.wake(None)
     assert called == [1]
     job_store.cancel(id)
-    jobs.wake()
+    jobs.wake(None)
     assert called == [1]
 
 
@@ -371,6 +399,18 @@ def test_a_solver_is_shown_with_everything(files):
     assert 'download="few.safetensors"' in link
     assert nfes["choices"] == ["3", "4", "5"] and nfes["value"] == "3"
     assert plot.count("<svg") >= 2 and drop["interactive"] and not sure["visible"]
+
+
+@pytest.mark.parametrize("sigmas", EXTREMES)
+def test_a_solver_of_extreme_numbers_is_drawn(files, sigmas):
+    """A file may hold any finite number: its card and its charts are shown, and the tab lives."""
+    pack = extreme_pack(sigmas)
+    (files / "extreme.safetensors").write_bytes(dump_solver(pack))
+    shown = solvers.look({}, "extreme.safetensors", None)
+    assert shown[4]["choices"] == [str(pack.nfes[0])]
+    assert shown[5].count("<svg") == 2
+    assert not re.search(r"\b(nan|inf)\b", shown[5])
+    assert shown[5].count("<text") < 100
 
 
 def test_the_download_is_the_file(files):
@@ -520,6 +560,14 @@ def test_a_comparison_is_rendered_and_shown(files, home):
     assert done["teacher"] == {"label": "teacher", "nfe": 20, "rmse": 0.0}
 
 
+def test_what_differs_from_the_training_is_noted(files, home):
+    from trainer.models import ModelChoice
+
+    pack = load_solver(files / "few.safetensors")
+    rendering.render(ModelChoice(cfg=7.0), pack, rendering.compare_home(), 4, count=1)
+    assert "trained for CFG 2, this run has CFG 7." in compare.look({}, None, None)[2]
+
+
 def test_a_failed_rendering_says_why(files, home):
     folder = rendering.compare_home()
     from trainer.models import ModelChoice
@@ -666,9 +714,12 @@ def test_charts_leave_out_what_cannot_be_drawn():
     assert "nothing to draw" in charts.line_chart("t", {"a": []}, "x")
 
 
-@pytest.mark.parametrize("values", [[1.0], [3.0, 3.0], [1e-8, 1e8], [5, 5.0001], [0.049, 0.052]])
+@pytest.mark.parametrize(
+    "values", [[1.0], [3.0, 3.0], [1e-8, 1e8], [5, 5.0001], [0.049, 0.052], *EXTREMES]
+)
 @pytest.mark.parametrize("log", [True, False])
 def test_axes_hold_their_values_and_have_few_ticks(values, log):
+    values = [value for value in values if value > 0]
     axis = charts.Axis(values, 0, 100, log)
     assert all(-1e-6 <= axis(v) <= 100 + 1e-6 for v in values)
     assert len(axis.ticks()) <= 25 and all(-1e-6 <= axis(t) <= 100 + 1e-6 for t in axis.ticks())

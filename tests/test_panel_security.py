@@ -1,10 +1,15 @@
 """Other web sites and forged requests against a real panel process: refused, without a trace."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
-from panels import REFUSED, Panel, files_of
+from panels import REFUSED, Panel, event_of, files_of
 
+from s4s_core.demo import SOLVERS
+from trainer import jobs
+from trainer.config import TrainConfig
 from trainer.panel.security import host_is_ours, is_allowed
 
 FOREIGN = ("http://evil.example", "https://127.0.0.1.evil.example", "null", "http://127.0.0.1:1")
@@ -163,9 +168,123 @@ def test_jobs_cannot_be_made_past_the_queue(panel):
         assert status >= 400
 
 
+def offer(panel, path, **facts):
+    """(done well?, text) of telling the tab Solvers that the browser has uploaded a file."""
+    event = event_of(panel.config(), "Solver file", "upload")
+    file = {"path": str(path), "orig_name": "a.safetensors", "meta": {"_type": "gradio.FileData"}}
+    return panel.join(event["id"], [file | facts])
+
+
+def test_a_file_of_this_machine_cannot_be_passed_off_as_an_upload(panel, tmp_path):
+    """A solver elsewhere on this machine would be taken, were it copied: it must never be."""
+    outside = tmp_path / "outside.safetensors"
+    outside.write_bytes(SOLVERS["ve"].read_bytes())
+    before = files_of(panel.home)
+    for path in (outside, "/etc/passwd", "../outside.safetensors", f"file://{outside}"):
+        well, text = offer(panel, path)
+        assert not well and "root:" not in text
+        assert files_of(panel.home) == before
+
+
+def test_a_real_upload_is_taken(panel):
+    data = SOLVERS["ve"].read_bytes()
+    status, text = panel.upload("my.safetensors", data)
+    assert status == 200
+    well, text = offer(panel, json.loads(text)[0])
+    assert well, text
+    (kept,) = (panel.home / "solvers").glob("*.safetensors")
+    assert kept.read_bytes() == data
+    kept.unlink()
+
+
+@pytest.mark.parametrize("name", ["../../../evil.safetensors", "/etc/evil.safetensors", "a.html"])
+@pytest.mark.parametrize("data", [b"<script>alert(1)</script>", b"", b"\x80\x02."])
+def test_an_upload_that_is_no_solver_is_not_kept(panel, name, data):
+    """Whatever its name: it goes to the panel's own folder, and from there nowhere."""
+    before = files_of(panel.home)
+    status, text = panel.upload(name, data)
+    if status == 200:
+        (path,) = json.loads(text)
+        assert "s4s-panel-" in path and ".." not in path
+        well, text = offer(panel, path, orig_name=name)
+        assert not well
+    assert files_of(panel.home) == before
+    assert not list(panel.home.parent.glob("*evil*")) and not Path("/etc/evil.safetensors").exists()
+
+
+def test_a_solver_with_a_hostile_name_of_a_file_gets_the_name_in_its_header(panel):
+    status, text = panel.upload("../../../evil.safetensors", SOLVERS["ve"].read_bytes())
+    assert status == 200
+    well, text = offer(panel, json.loads(text)[0], orig_name="../../../evil.safetensors")
+    (kept,) = panel.home.rglob("*.safetensors")
+    kept.unlink()
+    assert well and kept == panel.home / "solvers" / "demo solver.safetensors"
+
+
+FILE = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
+FORGED = [
+    *("../../etc/passwd", "/etc/passwd", "kept.safetensors/../../x", "\0", "x" * 100_000, ""),
+    *(0, -1, True, None, [], ["kept.safetensors"], {}, FILE, [FILE], {"__type__": "update"}),
+]
+CHOSEN = ("radio", "checkboxgroup", "file", "dropdown")
+
+
+@pytest.fixture
+def stocked(panel):
+    """The panel with a solver and a job that could be lost."""
+    solver = panel.home / "solvers" / "kept.safetensors"
+    solver.parent.mkdir(exist_ok=True)
+    solver.write_bytes(SOLVERS["ve"].read_bytes())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("S4S_HOME", str(panel.home))
+        patch.delenv("S4S_SOLVERS", raising=False)
+        id = jobs.add(TrainConfig(), start=False)
+        jobs.cancel(id)
+        yield panel
+        solver.unlink()
+        jobs.delete(id)
+
+
+def test_forged_values_change_nothing(stocked):
+    """Every event that takes a choice or a file, with every value in all of its inputs."""
+    config = stocked.config()
+    kinds = {component["id"]: component["type"] for component in config["components"]}
+    events = [
+        event
+        for event in config["dependencies"]
+        if event["backend_fn"] and any(kinds[number] in CHOSEN for number in event["inputs"])
+    ]
+    assert len(events) > 10
+    before = files_of(stocked.home)
+    for event in events:
+        for value in FORGED:
+            _, text = stocked.join(event["id"], [value] * len(event["inputs"]))
+            assert "root:" not in text
+            assert files_of(stocked.home) == before, (event["targets"], value)
+
+
+def listened_on(pid):
+    """The local addresses of a process's listening sockets, as /proc has them."""
+    links = (os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir())
+    own = {link[8:-1] for link in links if link.startswith("socket:[")}
+    found = []
+    for table in ("tcp", "tcp6"):
+        path = Path(f"/proc/{pid}/net/{table}")
+        for line in path.read_text().splitlines()[1:] if path.exists() else ():
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and inode in own:
+                found.append(local.partition(":")[0])
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="needs /proc")
 def test_nothing_but_loopback_is_listened_on(panel):
     assert panel.url.startswith("http://127.0.0.1:")
-    config = json.loads(panel.request("GET", "/config")[1])
+    assert listened_on(panel.process.pid) == ["0100007F"]
+
+
+def test_nothing_is_told_to_others(panel):
+    config = panel.config()
     assert not config.get("analytics_enabled") and not config.get("is_space")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,9 @@ import torch
 from s4s_core import fit
 from s4s_core.errors import ConfigError, ModelError, S4SError, TrainingError
 from s4s_core.mixture import GaussianMixture
+from s4s_core.objectives import L2
+from s4s_core.schedules.gits import CALLS as GITS_CALLS
+from s4s_core.training.gradient import PLAIN_COST
 from trainer import preflight
 from trainer.cli import main
 from trainer.config import TrainConfig
@@ -88,6 +92,20 @@ def test_the_plan_bounds_what_is_spent(method):
     assert lines[-1]["eta"] >= 0
 
 
+def test_the_plan_counts_what_gits_measures():
+    """For a teacher and for a start: each measures its own, once per run."""
+    model, calls = small(fingerprint=None), []
+    denoise = model.denoise
+    model.denoise = lambda x, sigma, cond=None: (calls.append(len(x)), denoise(x, sigma))[1]
+    options = {"samples": 8, "validation": 4, "held_out": 4, "init": "ipndm:2:gits"}
+    config = TrainConfig(nfes=(3, 4), budget=300, teacher="ipndm:2:gits:6", options=options)
+    course, lines = Course(config), []
+    train(config, model, lambda event: lines.append(course.line(event)))
+    assert 2 * GITS_CALLS < sum(calls) <= Plan(config).total < sum(calls) + 1000
+    shares = [line["progress"] for line in lines]
+    assert shares == sorted(shares) and shares[0] > 0.4 and shares[-1] <= 1.0
+
+
 def test_a_config_trains_what_fit_trains():
     options = {"samples": 8, "validation": 4, "held_out": 4, "init": "ipndm:2:edm"}
     config = TrainConfig(nfes=(3,), budget=300, seed=2, options=options)
@@ -107,9 +125,10 @@ def test_memory_that_runs_out_halves_the_batch_and_says_so():
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
         return x
 
-    trial = preflight.DryRun(small(denoise=denoise), TrainConfig())
+    trial = preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
     assert (trial.wanted, trial.batch) == (32, 8)
-    assert "8 samples at once instead of 32" in " ".join(preflight._warnings(trial, Plan(MIXTURE)))
+    said = " ".join(preflight._warnings(trial, Plan(MIXTURE), 1.0))
+    assert "8 samples at once instead of 32" in said
 
 
 def test_a_single_sample_that_does_not_fit_is_one_sentence():
@@ -117,7 +136,7 @@ def test_a_single_sample_that_does_not_fit_is_one_sentence():
         raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
 
     with pytest.raises(TrainingError, match="not enough memory for a single sample"):
-        preflight.DryRun(small(denoise=denoise), TrainConfig())
+        preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
 
 
 def test_a_model_that_is_too_slow_for_a_batch_is_reckoned_from_one_sample(monkeypatch):
@@ -128,7 +147,7 @@ def test_a_model_that_is_too_slow_for_a_batch_is_reckoned_from_one_sample(monkey
         sizes.append(len(x))
         return x
 
-    preflight.DryRun(small(denoise=denoise), TrainConfig())
+    preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
     assert sizes == [1, 1]
 
 
@@ -139,16 +158,48 @@ def test_gradients_are_taken_where_the_method_needs_them():
         seen.append(x.requires_grad)
         return x * 0.5
 
-    preflight.DryRun(small(denoise=denoise), TrainConfig(method="s4s"))
+    preflight.DryRun(small(denoise=denoise), TrainConfig(method="s4s"), L2())
     assert all(seen)
     seen.clear()
-    preflight.DryRun(small(denoise=denoise), TrainConfig())
+    preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
     assert not any(seen)
+
+
+def test_a_call_with_its_gradient_costs_what_training_counts_for_it(monkeypatch):
+    """Two calls: a clock that only a call and its gradient move shows half of that per call."""
+    ticks = []
+
+    def denoise(x, sigma, cond=None):
+        ticks.append(len(x))
+        return x * 0.5
+
+    monkeypatch.setattr(preflight.time, "perf_counter", lambda: 0.01 * sum(ticks))
+    plain = preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
+    assert plain.per_call == pytest.approx(0.01) and plain.per_result == 0
+    trained = preflight.DryRun(small(denoise=denoise), TrainConfig(method="s4s"), L2())
+    assert trained.per_call == pytest.approx(0.01 / PLAIN_COST) == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize("method", ["gauss-newton", "s4s"])
+def test_what_the_objective_takes_is_in_the_estimate(monkeypatch, method):
+    """A decoder of a second per result weighs more than all calls of a quick model."""
+    ticks = []
+
+    class Slow(L2):
+        def embed(self, x):
+            ticks.append(len(x))
+            return super().embed(x)
+
+    monkeypatch.setattr("s4s_core.objectives.objective", lambda name, decode: Slow())
+    monkeypatch.setattr(preflight.time, "perf_counter", lambda: 1.0 * sum(ticks))
+    config = replace(MIXTURE, method=method)
+    results = config.calls // 4
+    assert preflight.measure(config).seconds >= results
 
 
 def test_nan_is_refused():
     with pytest.raises(ModelError, match="NaN or infinity"):
-        preflight.DryRun(small(denoise=lambda x, sigma: x * float("nan")), TrainConfig())
+        preflight.DryRun(small(denoise=lambda x, sigma: x * float("nan")), TrainConfig(), L2())
 
 
 def test_a_full_disk_and_too_little_memory_are_said(monkeypatch):
@@ -157,9 +208,21 @@ def test_a_full_disk_and_too_little_memory_are_said(monkeypatch):
     pairs = {"samples": 50, "validation": 30, "held_out": 20}
     with pytest.raises(ConfigError, match="70 MB of free disk, and 467 MB are needed"):
         preflight.check_disk(TrainConfig(options=pairs), (100, 100, 100))
-    trial = SimpleNamespace(memory=9e9, free=8e9, batch=4, wanted=4, per_call=100.0)
-    memory, time = preflight._warnings(trial, Plan(MIXTURE))
+    trial = SimpleNamespace(memory=9e9, free=8e9, batch=4, wanted=4)
+    memory, time = preflight._warnings(trial, Plan(MIXTURE), 1e5)
     assert "about 9.0 GB" in memory and "8.0 GB" in memory and "more than a day" in time
+
+
+def test_as_many_calls_as_the_teachers_are_warned_of():
+    trial = SimpleNamespace(memory=0, free=0, batch=4, wanted=4)
+    for nfes, teacher, warned in (
+        ((5, 20), "auto", 1),
+        ((19,), "auto", 0),
+        ((6,), "euler:1:edm:5", 1),
+    ):
+        plan = Plan(TrainConfig(nfes=nfes, teacher=teacher))
+        said = list(preflight._warnings(trial, plan, 1.0))
+        assert len(said) == warned and all("nothing to learn" in each for each in said)
 
 
 def test_this_processs_memory_is_known():

@@ -26,6 +26,19 @@ pack = load_solver({str(ROOT / "s4s_core" / "demo" / "solver.safetensors")!r})
 for number in range(60):
     save_solver(path, SolverPack(pack.tables, {{"name": name * (number + 1)}}))
 """
+PUBLISHER = f"""
+import os, sys
+sys.path[:0] = [{str(ROOT)!r}]
+from s4s_core import atomic
+from trainer.solvers import publish
+name, links = sys.argv[1:]
+if links == "no":
+    def link(*_):
+        raise OSError(95, "Operation not supported")
+    atomic.os.link = link
+for number in range(60):
+    publish(f"{{name}} {{number}}".encode(), "one title")
+"""
 
 
 @pytest.fixture
@@ -53,6 +66,17 @@ def test_two_writers_of_one_solver_and_a_reader(tmp_path):
     assert codes == [0, 0] and seen
     assert load_solver(path).metadata["name"] in ("a" * 60, "b" * 60)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("links", ["yes", "no"])
+def test_solvers_published_at_once_under_one_title_are_all_there(home, links):
+    """With the file system's links, and without: no process takes a name that another one has."""
+    command = [sys.executable, "-c", PUBLISHER]
+    writers = [subprocess.Popen([*command, name, links]) for name in "ab"]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    found = sorted(path.read_text() for path in (home / "solvers").glob("one title*.safetensors"))
+    assert found == sorted(f"{name} {number}" for name in "ab" for number in range(60))
+    assert len(list((home / "solvers").iterdir())) == 120
 
 
 def test_jobs_added_at_once_are_all_there(home):

@@ -23,7 +23,13 @@ from safetensors.numpy import load_file
 from s4s_core import atomic, solver_file
 from s4s_core.errors import SolverFileError, TableError
 from s4s_core.forms import FORMS
-from s4s_core.solver_file import dump_solver, load_solver, merge_packs, save_solver
+from s4s_core.solver_file import (
+    dump_solver,
+    load_solver,
+    merge_packs,
+    save_new_solver,
+    save_solver,
+)
 from s4s_core.table import FAMILIES, SolverPack, SolverTable, coefficient_masks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -633,6 +639,17 @@ def test_a_folder_in_the_way(tmp_path):
     with pytest.raises(SolverFileError, match="cannot be written"):
         save_solver(tmp_path / "a.safetensors", SolverPack.of(lms()))
     assert names(tmp_path) == ["a.safetensors"]
+
+
+def test_a_new_file_takes_the_first_free_name(tmp_path):
+    paths = [tmp_path / f"{name}.safetensors" for name in "abc"]
+    assert save_new_solver(paths, SolverPack.of(lms())) == paths[0]
+    paths[1].mkdir()
+    assert save_new_solver(paths, SolverPack.of(lms(2.0))) == paths[2]
+    assert load_solver(paths[0])[3] == lms() and load_solver(paths[2])[3] == lms(2.0)
+    with pytest.raises(SolverFileError, match="cannot be written: every name is taken"):
+        save_new_solver(paths, SolverPack.of(lms()))
+    assert len(names(tmp_path)) == 3
 
 
 def test_a_folder_that_is_not_there(tmp_path):

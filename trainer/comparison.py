@@ -4,10 +4,13 @@ from dataclasses import dataclass
 
 import torch
 
+from s4s_core.errors import S4SError
 from s4s_core.evaluation import candidates, rmse
-from s4s_core.teacher import default_teacher, draw_pairs
+from s4s_core.hosting import check_space, mismatches
+from s4s_core.teacher import default_teacher, draw_noise, draw_pairs
 from s4s_core.training.parallel import Workers
 
+from .config import from_plain
 from .pictures import (
     BATCH,
     can_show,
@@ -18,9 +21,43 @@ from .pictures import (
     save_png,
     tiles,
 )
+from .training import teacher_of
 
 FRESH_SEED = 700_000_001
-"""Seeds of comparisons lie far from those of training."""
+"""Seeds of comparisons and samples lie far from those of training."""
+
+
+def fresh_noise(model, count, seed):
+    """(x, conditions) of `count` runs from noise that no training with a usual seed has seen."""
+    return draw_noise(model, count, FRESH_SEED + seed)
+
+
+def own_teacher(pack, model):
+    """The teacher that a pack says it has learned from, with its ending.
+
+    The default one where it does not say, or not in a way that this version knows.
+    """
+    try:
+        config = from_plain(pack.metadata["config"])
+    except (KeyError, TypeError, ValueError, S4SError):  # a stranger's text, of any type
+        return default_teacher(model)
+    return teacher_of(config, model)
+
+
+def check_fit(pack, model):
+    """Sentences about what differs from the pack's training; HostError if it cannot run at all."""
+    check_space(pack, model.space)
+    about = model.about
+    known, cfg = about.get("model", {}), about.get("cfg", [None])
+    width, height = about.get("resolution", (None, None))
+    return mismatches(
+        pack,
+        model_name=known.get("name"),
+        model_hash=known.get("hash"),
+        cfg=cfg[0],
+        width=width,
+        height=height,
+    )
 
 
 @dataclass

@@ -13,7 +13,6 @@ from s4s_core.teacher import draw_pairs
 
 from .comparison import FRESH_SEED
 from .pictures import can_show, grid, if_memory_allows, pictures, save_png, tiles, to_pixels
-from .training import teacher_of
 
 COUNT, BATCH = 6, 2
 RIVALS = (("ipndm", 3), ("dpmpp", 2), ("unipc-bh2", 3))
@@ -29,12 +28,11 @@ THUMBNAIL, LARGEST, QUALITIES = 256, 30_000, (85, 70, 50, 25)
 class Gallery:
     """Writes grids into a folder, numbered; writes none for a model that shows nothing."""
 
-    def __init__(self, model, config, folder):
+    def __init__(self, model, teacher, folder):
         self.model, self.folder = model, folder
         self.pairs, self.rivals, self.tiles = None, {}, {}
         self.due, self.cost, self.last = 0.0, 0.0, None
-        self.teacher = teacher_of(config, model)
-        self.ending = self.teacher.ending
+        self.teacher, self.ending = teacher, teacher.ending
         self.able = True
 
     def show(self, event):

@@ -92,27 +92,25 @@ def size(count):
 
 def measure(config):
     """The Estimate of a config, from a few model calls in this process."""
+    from s4s_core.objectives import objective
+
     from .models import open_model
     from .training import Plan, decoder_of
 
     check_disk(config)
     model = open_model(config.model)
     check_disk(config, model.shape)
-    decoder_of(config, model)  # refuses an objective that the model cannot be trained with
-    trial = DryRun(model, config)
-    plan = Plan(config)
+    goal = objective(config.objective, decoder_of(config, model))
+    trial, plan = DryRun(model, config, goal), Plan(config)
+    seconds = plan.total * trial.per_call + plan.judged * trial.per_result
     overhead = 1.15  # pictures, and what the loop itself takes
-    warnings = tuple(_warnings(trial, plan))
+    warnings = tuple(_warnings(trial, plan, seconds))
     return Estimate(
-        round(plan.total * trial.per_call * overhead, 1),
-        trial.memory,
-        plan.total,
-        str(trial.device),
-        warnings,
+        round(seconds * overhead, 1), trial.memory, plan.total, str(trial.device), warnings
     )
 
 
-def _warnings(trial, plan):
+def _warnings(trial, plan, seconds):
     if trial.free and trial.memory > 0.95 * trial.free:
         yield (
             f"Training needs about {size(trial.memory)} of memory and {size(trial.free)} are "
@@ -120,41 +118,55 @@ def _warnings(trial, plan):
         )
     if trial.batch < trial.wanted:
         yield f"Memory allows {trial.batch} samples at once instead of {trial.wanted}."
-    if plan.total * trial.per_call > 86_400:
+    if seconds > 86_400:
         yield "It will take more than a day: choose fewer NFEs, or less effort."
+    if max(plan.fitting) >= plan.teacher_nfe:
+        yield (
+            f"With {max(plan.fitting)} calls a solver has nothing to learn from a teacher of "
+            f"{plan.teacher_nfe}: choose fewer NFEs, or a teacher of more calls."
+        )
 
 
 class DryRun:
-    """Times a few calls of a model at the batch that training will use, and watches memory."""
+    """Times a few calls of a model at the batch that training will use, and watches memory.
 
-    def __init__(self, model, config):
+    `per_call` are the seconds of what training counts as one call of one sample, `per_result` those
+    of judging its result by the objective `goal`, which may have to decode it.
+    """
+
+    def __init__(self, model, config, goal):
         import torch
 
         from .memory import Peak
 
-        self.model, self.torch = model, torch
+        self.model, self.goal, self.torch = model, goal, torch
         self.device = torch.device(getattr(model, "device", "cpu"))
         self.gradient = config.method != "gauss-newton"
         self.wanted = self.batch = min(config.settings().batch, config.settings().samples)
         peak = Peak(self.device)
         self.free, before = peak.room(), peak.bytes()
-        self._fitting(1)  # loads, compiles and caches what a first call must
-        single = self._fitting(1)
-        self.per_call, self.memory = single, peak.bytes()
-        if single * self.wanted > LONGEST_CALL:
+        self._measure(1)  # loads, compiles and caches what a first call must
+        self.per_call, self.per_result = self._measure(1)
+        self.memory = peak.bytes()
+        if (self.per_call + self.per_result) * self.wanted > LONGEST_CALL:
             self.memory += (self.wanted - 1) * (self.memory - before)
             return
-        self.per_call = min(self._fitting(self.batch) / self.batch for _ in range(REPEATS))
+        found = [self._measure(self.batch) for _ in range(REPEATS)]
+        self.per_call, self.per_result = map(min, zip(*found, strict=True))
         self.memory = peak.bytes()
 
-    def _fitting(self, batch):
-        """Seconds of a call; where memory runs out the batch is halved, as training will do."""
+    def _measure(self, batch):
+        """Seconds per sample of a call, and of judging what it returns."""
+        return self._fitting(self._call, batch), self._fitting(self._judge, batch)
+
+    def _fitting(self, work, batch):
+        """Seconds per sample; where memory runs out the batch is halved, as training will do."""
         from s4s_core.errors import TrainingError
         from s4s_core.training.parallel import is_out_of_memory
 
         while True:
             try:
-                return self._seconds(batch)
+                return self._seconds(work, batch) / batch
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -165,11 +177,13 @@ class DryRun:
                 )
             self.batch = batch = batch // 2
 
-    def _seconds(self, batch):
+    def _seconds(self, work, batch):
+        from s4s_core.training.gradient import PLAIN_COST
+
         began = time.perf_counter()
-        self._call(batch)
+        work(batch)
         seconds = time.perf_counter() - began
-        return seconds / 4 if self.gradient else seconds  # such a call counts as four
+        return seconds / PLAIN_COST if self.gradient else seconds  # counts as so many without
 
     def _call(self, batch):
         """One call with plain noise; with its gradient where the method needs one."""
@@ -189,3 +203,18 @@ class DryRun:
             raise ModelError(
                 "The model returns NaN or infinity for plain noise: try another precision."
             )
+
+    def _judge(self, batch):
+        """The objective of as many results; with its gradient where the method needs one."""
+        from s4s_core.teacher import draw_noise
+
+        x, _ = draw_noise(self.model, batch, seed=0)
+        result = x / float(self.model.sigma_max)
+        with self.torch.inference_mode(not self.gradient):
+            if self.gradient:
+                target, result = result, result.clone().requires_grad_()
+                self.goal.distance(result, target).sum().backward()
+                found = result.grad
+            else:
+                found = self.goal.embed(result)
+            float(found.sum())  # waits for the device

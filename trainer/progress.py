@@ -33,3 +33,10 @@ class ProgressLine:
         if self.live:
             self.stream.write("\r\x1b[K")
             self.stream.flush()
+
+
+def warn(sentences):
+    """Print warnings where they spoil no output for programs; they may hold a stranger's text."""
+    for sentence in sentences:
+        safe = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in sentence)
+        print(f"warning: {safe}", file=sys.stderr)

@@ -119,14 +119,18 @@ def _last_words(folder):
 
 
 def _state(message, progress=0.0, **facts):
-    return {"message": message, "progress": progress, "error": None, "done": {}, **facts}
+    told = {"message": message, "progress": progress, "error": None, "done": {}, "warnings": []}
+    return told | facts
 
 
 # The process
 
 
 def render(choice, pack, folder, nfe, seed=0, count=4, classical="auto"):
-    """Render the three and tell of it in `folder`; errors are told there too, and raised."""
+    """Render the three and tell of it in `folder`; errors are told there too, and raised.
+
+    Returns sentences about what differs from the pack's training.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -142,6 +146,7 @@ def render(choice, pack, folder, nfe, seed=0, count=4, classical="auto"):
         except S4SError as error:
             teller.tell("Failed.", 0.0, error=str(error))
             raise
+        return teller.facts["warnings"]
 
 
 class Teller:
@@ -157,9 +162,7 @@ class Teller:
 
 
 def _render(choice, pack, teller, nfe, seed, count, classical):
-    from s4s_core.hosting import check_space
-    from s4s_core.teacher import default_teacher, draw_noise
-
+    from .comparison import check_fit, fresh_noise, own_teacher
     from .models import open_model
     from .pictures import results
 
@@ -168,15 +171,16 @@ def _render(choice, pack, teller, nfe, seed, count, classical):
         raise S4SError(f"The solver has no table of {nfe} calls: choose one of {known}.")
     teller.tell("Opening the model.", 0.0)
     model = open_model(choice)
-    check_space(pack, model.space)
-    label, table = classical_choice(model, pack, nfe, classical)
+    teller.facts["warnings"] = check_fit(pack, model)
+    teacher = own_teacher(pack, model)
+    label, table = classical_choice(model, pack, nfe, classical, teacher.ending)
     tables = {
-        "teacher": ("teacher", default_teacher(model)),
+        "teacher": ("teacher", teacher),
         "classical": (label, table),
         "solver": ("S4S", pack[nfe]),
     }
     total, before, target = 1 + sum(table.nfe for _, table in tables.values()), 0, None
-    x, cond = draw_noise(model, count, seed)
+    x, cond = fresh_noise(model, count, seed)
     for name, (label, table) in tables.items():
 
         def show(share, before=before, label=label, calls=table.nfe):
@@ -191,7 +195,7 @@ def _render(choice, pack, teller, nfe, seed, count, classical):
     teller.tell("Done.", 1.0)
 
 
-def classical_choice(model, pack, nfe, text):
+def classical_choice(model, pack, nfe, text, ending):
     """(label, table) of solver:order:schedule; of "auto", the best one that the file knows of."""
     from s4s_core.training.starts import named_start
 
@@ -201,7 +205,7 @@ def classical_choice(model, pack, nfe, text):
         found = re.fullmatch(r"([a-z0-9-]+)[ :](\d)(?:, |:)([a-z]+)", str(name))
         usual = f"unipc-bh2:3:{'uniform' if model.space == 'flow' else 'edm'}"
         text = ":".join(found.groups()) if found else usual
-    candidate = named_start(model, text, nfe, 0.0)
+    candidate = named_start(model, text, nfe, ending)
     return candidate.label, candidate.table
 
 

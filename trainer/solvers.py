@@ -1,8 +1,8 @@
 """New solver files: where they go, without ever replacing one."""
 
-from s4s_core.atomic import write_atomic
+from s4s_core.atomic import write_new
 from s4s_core.errors import SolverFileError
-from s4s_core.folders import free_name, solver_folders
+from s4s_core.folders import names_for, solver_folders
 
 
 def publish(data, stem):
@@ -14,12 +14,16 @@ def publish(data, stem):
     folder = solver_folders()[0]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path in sorted(folder.glob("*.safetensors")):
-            if path.stat().st_size == len(data) and path.read_bytes() == data:
-                return path
-        path = free_name(folder, stem)
-        write_atomic(path, data)
+        same = (path for path in sorted(folder.glob("*.safetensors")) if _holds(path, data))
+        return next(same, None) or write_new(names_for(folder, stem), data)
     except OSError as error:
         reason = error.strerror or error
         raise SolverFileError(f"{folder}: the solver cannot be saved there: {reason}.") from error
-    return path
+
+
+def _holds(path, data):
+    """Are these the bytes of the file? One that is gone or cannot be read holds others."""
+    try:
+        return path.stat().st_size == len(data) and path.read_bytes() == data
+    except OSError:
+        return False

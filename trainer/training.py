@@ -6,6 +6,7 @@ from dataclasses import replace
 from s4s_core import SolverPack, fit
 from s4s_core.errors import ObjectiveError
 from s4s_core.evaluation import SCHEDULES, SOLVERS
+from s4s_core.schedules.gits import CALLS as GITS_CALLS
 from s4s_core.teacher import TEACHER_NFE, default_teacher
 from s4s_core.training.gradient import PHASES, PLAIN_COST, REMATERIALISED_COST
 from s4s_core.training.starts import named_start
@@ -14,8 +15,11 @@ from .config import teacher_parts
 from .pictures import can_show
 
 
-def train(config, model, listen=None, state=None, cache=None):
-    """fit's Result for a config; `listen`, `state` and `cache` are those of fit."""
+def train(config, model, listen=None, state=None, cache=None, teacher=None):
+    """fit's Result for a config; `listen`, `state` and `cache` are those of fit.
+
+    teacher: the table of `teacher_of`, from who needs it elsewhere too: one on gits is measured.
+    """
     return fit(
         model,
         config.nfes,
@@ -23,7 +27,7 @@ def train(config, model, listen=None, state=None, cache=None):
         config.seed,
         config.calls,
         listen,
-        teacher=teacher_of(config, model),
+        teacher=teacher or teacher_of(config, model),
         decode=decoder_of(config, model),
         objective=config.objective,
         state=state,
@@ -71,10 +75,15 @@ class Plan:
     def __init__(self, config):
         settings, parts = config.settings(), teacher_parts(config.teacher)
         pairs = settings.samples + settings.validation + settings.held_out
-        self.teacher = pairs * (parts[1] if parts else TEACHER_NFE)
+        self.teacher_nfe = parts[1] if parts else TEACHER_NFE
+        self.first = GITS_CALLS if parts and parts[0].endswith(":gits") else 0
+        self.teacher = self.first + pairs * self.teacher_nfe
         tried = len(SOLVERS) * len(SCHEDULES) if settings.init == "auto" else 0
         self.before = {n: n * 16 * tried for n in config.nfes}
+        if settings.init.endswith(":gits"):
+            self.before[config.nfes[0]] += GITS_CALLS
         self.fitting = {n: _fitting(settings, n) for n in config.nfes}
+        self.newton = settings.method == "gauss-newton"
         self.after = {n: n * settings.held_out * (10 if tried else 3) for n in config.nfes}
 
     @property
@@ -82,10 +91,21 @@ class Plan:
         parts = (self.before, self.fitting, self.after)
         return self.teacher + sum(sum(part.values()) for part in parts)
 
+    @property
+    def judged(self):
+        """Results that the objective judges while it trains, counted as the calls are.
+
+        Gauss-Newton's columns run the calls behind a parameter only, half of them on average.
+        """
+        if self.newton:
+            return sum(2 * calls / max(1, n - 1) for n, calls in self.fitting.items())
+        return sum(calls / n for n, calls in self.fitting.items())
+
     def share(self, event):
         """How much of the whole is done at an event, 0 to 1."""
         if event.phase == "teacher":
-            return self.teacher * event.step / event.total / self.total
+            drawn = (self.teacher - self.first) * event.step / event.total
+            return (self.first + drawn) / self.total
         calls = self.teacher + self.before[event.nfe] + event.done * self.fitting[event.nfe]
         for nfe in self.fitting:
             if nfe < event.nfe:

@@ -16,6 +16,9 @@ from ..teacher import Pairs, draw_noise
 from .closed import edm, uniform
 
 METRICS = ("dev", "l1", "l2")
+POINTS, SAMPLES = 61, 256
+CALLS = SAMPLES * (POINTS - 1)
+"""Model calls that measuring the costs takes."""
 
 
 class Costs(NamedTuple):
@@ -58,7 +61,7 @@ def _row(states, slopes, grid, i, metric):
 
 @torch.no_grad()
 def gits_costs(
-    model, low=None, points=61, samples=256, batch=32, metric="dev", seed=0, denoise=None
+    model, low=None, points=POINTS, samples=SAMPLES, batch=32, metric="dev", seed=0, denoise=None
 ):
     """Measure the cost matrix with `samples` teacher trajectories of `points` - 1 calls each.
 

@@ -17,22 +17,23 @@ def add_arguments(parser):
 
 def run(args):
     from s4s_core import load_solver
-    from s4s_core.hosting import check_space
 
     from ..arguments import check_draw, check_folder, model_of, whole_numbers
-    from ..comparison import Comparison, errors_text
+    from ..comparison import Comparison, check_fit, errors_text, own_teacher
     from ..models import bundled_solver, open_model
-    from ..progress import ProgressLine
+    from ..progress import ProgressLine, warn
 
     check_draw(args.count, args.seed)
     check_folder("--out", args.out)
     choice = model_of(args)
     pack = load_solver(args.solver or bundled_solver(choice.kind))
-    model = open_model(choice)
-    check_space(pack, model.space)
     nfes = whole_numbers("--nfe", args.nfe) if args.nfe else pack.nfes
+    for nfe in nfes:
+        pack[nfe]  # one that it lacks is refused before the work
+    model = open_model(choice)
+    warn(check_fit(pack, model))
     line = ProgressLine()
-    comparison = Comparison(model, line, args.count, args.seed)
+    comparison = Comparison(model, line, args.count, args.seed, own_teacher(pack, model))
     errors, shown = comparison.against_classical(pack, nfes)
     picture = comparison.save_picture(shown, args.out)
     line.close()

@@ -21,6 +21,7 @@ def run(args):
 
     from ..arguments import model_of
     from ..models import bundled_solver
+    from ..progress import warn
     from ..rendering import PICTURES, render
 
     if not (1 <= args.count <= 16 and 0 <= args.seed < 1 << 63):
@@ -28,6 +29,6 @@ def run(args):
     choice = model_of(args)
     pack = load_solver(args.solver or bundled_solver(choice.kind))
     out = Path(args.out)
-    render(choice, pack, out, args.nfe, args.seed, args.count, args.classical)
+    warn(render(choice, pack, out, args.nfe, args.seed, args.count, args.classical))
     print("\n".join(str(out / f"{name}.png") for name in PICTURES))
     return 0

@@ -18,9 +18,9 @@ def add_arguments(parser):
 
 def run(args):
     from s4s_core.errors import S4SError
-    from s4s_core.teacher import draw_noise
 
     from ..arguments import check_draw, check_folder, model_of
+    from ..comparison import fresh_noise
     from ..models import open_model
     from ..pictures import can_show, grid, pictures, results, save_png, tiles
     from ..progress import ProgressLine
@@ -35,7 +35,7 @@ def run(args):
         raise S4SError(f"The model '{model.name}' makes no pictures: choose another one.")
     label, table = choose_table(model, choice.kind, args)
     line = ProgressLine()
-    x, cond = draw_noise(model, args.count, args.seed)
+    x, cond = fresh_noise(model, args.count, args.seed)
     result = results(model, table, x, cond, lambda share: line.show(share, label))
     line.close()
     shown = tiles(pictures(model, result))
@@ -49,15 +49,16 @@ def run(args):
 def choose_table(model, kind, args):
     """(label, table) of what the arguments ask for."""
     from s4s_core import load_solver
-    from s4s_core.hosting import check_space
     from s4s_core.training.starts import named_start
 
+    from ..comparison import check_fit
     from ..models import bundled_solver
+    from ..progress import warn
 
     if args.classical:
         return f"{args.classical} {args.nfe}", named_start(
             model, args.classical, args.nfe, 0.0
         ).table
     pack = load_solver(args.solver or bundled_solver(kind))
-    check_space(pack, model.space)
+    warn(check_fit(pack, model))
     return f"S4S {args.nfe}", pack[args.nfe]

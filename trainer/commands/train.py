@@ -31,18 +31,19 @@ def run(args):
     from ..models import open_model
     from ..progress import ProgressLine
     from ..train_arguments import config_of
-    from ..training import described, train
+    from ..training import described, teacher_of, train
 
     out, config = check_path(args.out), config_of(args)
     join()
     model = open_model(config.model)
     line, began = ProgressLine(), time.monotonic()
-    result = train(config, model, _listener(config, line), args.state)
+    teacher = teacher_of(config, model)
+    result = train(config, model, _listener(config, line), args.state, teacher=teacher)
     if rank_and_world()[0]:
         return 0
     pack = described(result.pack, model, config)
     save_solver(out, pack)
-    errors, picture = _compared(args, config, model, result, line)
+    errors, picture = _compared(args, teacher, model, result, line)
     line.close()
     summary = {
         "errors": errors,
@@ -56,14 +57,13 @@ def run(args):
     return 0
 
 
-def _compared(args, config, model, result, line):
+def _compared(args, teacher, model, result, line):
     """(errors, path of the picture or None) of what was trained, against its own teacher."""
     from ..comparison import Comparison, scores_as_errors
-    from ..training import teacher_of
 
     if args.no_picture:
         return scores_as_errors(result.scores), None
-    comparison = Comparison(model, line, teacher=teacher_of(config, model))
+    comparison = Comparison(model, line, teacher=teacher)
     errors, shown = comparison.against_classical(result.pack, result.pack.nfes)
     return errors, comparison.save_picture(shown, Path(args.out).with_suffix(".png"))
 

@@ -99,13 +99,14 @@ def _solver(folder, config):
     from s4s_core.solver_file import dump_solver
 
     from ..models import open_model
-    from ..training import described, train
+    from ..training import described, teacher_of, train
 
     print(f"Loading {config.model.label}", flush=True)
     model = open_model(config.model)
     check_disk(config, model.shape)
-    with Record(folder, config, model) as record:
-        result = train(config, model, record, folder / core.FIT, folder / TEACHER)
+    teacher = teacher_of(config, model)
+    with Record(folder, config, model, teacher) as record:
+        result = train(config, model, record, folder / core.FIT, folder / TEACHER, teacher)
         for line in result.log:
             print(line, flush=True)
         pack = described(result.pack, model, config, record.gallery.finish(result))
@@ -115,13 +116,13 @@ def _solver(folder, config):
 class Record:
     """Listens to fit: a line of metrics for every event, and pictures now and then."""
 
-    def __init__(self, folder, config, model):
+    def __init__(self, folder, config, model, teacher):
         from ..gallery import Gallery
         from ..training import Course
 
         last = core.last_metric(folder)
         self.course = Course(config, last.get("seconds", 0.0))
-        self.gallery = Gallery(model, config, folder / core.SAMPLES)
+        self.gallery = Gallery(model, teacher, folder / core.SAMPLES)
         self.file = open(folder / core.METRICS, "ab")  # noqa: SIM115 - closed in __exit__
         if self.file.tell():
             self.file.write(b"\n")  # ends a line that a killed process left unfinished

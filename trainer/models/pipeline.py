@@ -168,15 +168,21 @@ class PipelineModel:
         self.sigma_min, self.sigma_max = self.times.sigma_min, 1.0
 
     def _encode(self, pipe, prompts, negative):
-        """Embeddings of all prompts and of the negative one, on the device."""
-        encoders = [part for name, part in pipe.components.items() if "text_encoder" in name]
-        for part in filter(None, encoders):
+        """Embeddings of all prompts and of the negative one, on the device.
+
+        The encoders leave it again, so that it need not hold them beside the network.
+        """
+        named = pipe.components.items()
+        encoders = [part for name, part in named if "text_encoder" in name and part is not None]
+        for part in encoders:
             part.to(self.device)
         parts = []
         for start in range(0, len(prompts), ENCODED_AT_ONCE):
             some = list(prompts[start : start + ENCODED_AT_ONCE])
             against = [negative] * len(some) if negative else None
             parts.append(self.net.encode(pipe, some, against, self.device))
+        for part in encoders:
+            part.to("cpu")
         texts = {name: torch.cat([part[0][name] for part in parts]) for name in parts[0][0]}
         return texts, parts[0][1]
 

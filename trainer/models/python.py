@@ -86,6 +86,9 @@ def _check(model, path):
         low, high, shape = float(model.sigma_min), float(model.sigma_max), tuple(model.shape)
     except (TypeError, ValueError) as error:
         raise ModelError(f"{path}: its sigmas must be numbers, its shape a tuple.") from error
-    if not 0 <= low < high < math.inf or not all(type(n) is int and n > 0 for n in shape):
+    if not 0 < low < high < math.inf or not all(type(n) is int and n > 0 for n in shape):
         facts = f"sigma_min {low:g}, sigma_max {high:g} and shape {shape}"
-        raise ModelError(f"{path} returned a model with {facts}, which cannot be.")
+        raise ModelError(
+            f"{path} returned a model with {facts}: its sigmas must be 0 < sigma_min < sigma_max, "
+            "its shape whole numbers."
+        )

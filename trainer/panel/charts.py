@@ -7,21 +7,37 @@ COLOURS = ("#8b5cf6", "#0ea5e9", "#f59e0b", "#10b981", "#ef4444", "#ec4899", "#8
 WIDTH, HEIGHT = 560, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 30, 34
 
+LARGEST = 1e250
+SAME = 1e-9
+"""Relative difference up to which the numbers on an axis are one."""
+
+MOST_DECADES = 20
+"""Powers of ten on an axis that each have a tick."""
+
 
 class Axis:
-    """Numbers onto pixels, linearly or by their logarithm; `ticks` are round numbers on it."""
+    """Numbers onto pixels, linearly or by their logarithm; `ticks` are round numbers on it.
+
+    Files may hold any finite number: what is larger than LARGEST, or nearer to zero than its
+    inverse, is drawn at that place, so that no reckoning overflows.
+    """
 
     def __init__(self, values, first, last, log=False):
         self.log, self.first, self.last = log, first, last
         places = [self._place(value) for value in values]
         low, high = min(places), max(places)
-        margin = 0.05 * (high - low) or 0.5 * (1 if log else abs(high) or 1)
-        self.low, self.high = (low - margin, high + margin) if log else (low, high)
-        if self.low == self.high:
-            self.high = self.low + 1
+        if high - low <= SAME * (1 if log else max(abs(low), abs(high))):  # as good as one number
+            low, high = (low - 0.5, high + 0.5) if log else (low, low + max(1, abs(low)))
+        elif log:
+            margin = 0.05 * (high - low)
+            low, high = low - margin, high + margin
+        self.low, self.high = low, high
 
     def _place(self, value):
-        return math.log10(value) if self.log else value
+        size = min(abs(value), LARGEST)
+        if self.log:
+            return math.log10(max(size, 1 / LARGEST))
+        return math.copysign(size, value) if size > 1 / LARGEST else 0.0
 
     def __call__(self, value):
         share = (self._place(value) - self.low) / (self.high - self.low)
@@ -32,7 +48,8 @@ class Axis:
             return _round_steps(self.low, self.high)
         if self.high - self.low < 1:
             return _round_steps(10**self.low, 10**self.high)
-        decades = range(math.floor(self.low), math.ceil(self.high) + 1)
+        stride = max(1, round((self.high - self.low) / MOST_DECADES))
+        decades = range(math.floor(self.low), math.ceil(self.high) + 1, stride)
         marks = (1, 2, 5) if self.high - self.low < 2.5 else (1,)
         found = [mark * 10.0**power for power in decades for mark in marks]
         return [tick for tick in found if self.low <= math.log10(tick) <= self.high]
@@ -47,9 +64,9 @@ def _round_steps(low, high, count=5):
 
 
 def short(value):
-    """A number for an axis: 12k, 0.05, 1.5M."""
+    """A number for an axis: 12k, 0.05, 1.5M, 1e+12."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
+        if size <= abs(value) < 1000 * size:
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
 

@@ -176,17 +176,18 @@ def _nfes(name):
 
 
 def status(state):
-    """How far the rendering is."""
+    """How far the rendering is, and what differs from the solver's training."""
     if state is None:
         return ""
     if state["message"] == STOPPED:
         return markup.note(STOPPED)
     if state["error"]:
         return markup.note(state["error"], bad=True)
+    warnings = "".join(map(markup.note, state.get("warnings", [])))  # older states have none
     if not state["running"]:
-        return ""
+        return warnings
     bar = markup.bar(state["progress"], "running")
-    return markup.card("Rendering", bar + markup.escape(state["message"]))
+    return markup.card("Rendering", bar + markup.escape(state["message"])) + warnings
 
 
 def pictures(state):

@@ -58,7 +58,11 @@ def theme():
 
 
 def mount(app, page, max_file_size):
-    """Serve a page at the root of a FastAPI application, with all of Gradio's extras off."""
+    """Serve a page at the root of a FastAPI application, with all of Gradio's extras off.
+
+    Gradio compares the paths that a browser names with its uploads only once a page counts as
+    launched, which mounting alone does not make it.
+    """
     page.queue(api_open=False)
     wanted = {
         "allowed_paths": [],
@@ -76,4 +80,6 @@ def mount(app, page, max_file_size):
         wanted["theme"] = theme()
     known = inspect.signature(gr.mount_gradio_app).parameters
     options = {name: value for name, value in wanted.items() if name in known}
-    return gr.mount_gradio_app(app, page, path="/", **options)
+    mounted = gr.mount_gradio_app(app, page, path="/", **options)
+    page.has_launched = True
+    return mounted

@@ -1,5 +1,7 @@
 """The tab Jobs: the queue, and everything about the chosen job, while it runs."""
 
+from functools import partial
+
 import gradio as gr
 
 from s4s_core.errors import JobError
@@ -9,6 +11,7 @@ from .. import jobs
 from . import markup
 from .charts import line_chart
 from .compat import on
+from .fields import make_room
 from .seen import changed
 
 MOST_JOBS = 50
@@ -19,7 +22,8 @@ _NONE = "No jobs yet: choose a model in the tab Train and press Train solver."
 class JobsTab:
     """Builds the tab; `outputs` are what `look` returns values for."""
 
-    def __init__(self):
+    def __init__(self, hooks=None):
+        self.hooks = hooks
         with gr.Row():
             with gr.Column(scale=1, min_width=280):
                 self.list = gr.Radio(
@@ -47,7 +51,7 @@ class JobsTab:
     def wire(self, look_again):
         """`look_again(event)` makes an event's end a look at everything."""
         look_again(on(self.cancel.click, lambda id: jobs.cancel(known(id)), self.list))
-        look_again(on(self.resume.click, lambda id: jobs.resume(known(id)), self.list))
+        look_again(on(self.resume.click, partial(resume, self.hooks), self.list))
         on(self.delete.click, lambda: gr.update(visible=True), None, self.confirm, quiet=True)
         look_again(on(self.confirm.click, lambda id: jobs.delete(known(id)), self.list))
 
@@ -59,9 +63,17 @@ def known(id):
     return id
 
 
-def wake():
+def resume(hooks, id):
+    """Queue a job again."""
+    id = known(id)
+    make_room(hooks)
+    jobs.resume(id)
+
+
+def wake(hooks):
     """Let jobs go on that wait although nobody works through the queue, as after a reboot."""
-    if any(view["status"] == "queued" for view in list_jobs()):
+    if any(view["status"] == "queued" for view in list_jobs()) and not jobs.is_running():
+        make_room(hooks)
         jobs.ensure_runner()
 
 
@@ -140,7 +152,7 @@ def curves(metrics):
     if not metrics:
         return ""
     charts = []
-    for title, key in (("Training loss", "loss"), ("Error on held-out noise", "validation")):
+    for title, key in (("Training loss", "loss"), ("Error on validation noise", "validation")):
         lines, last = {}, {}
         for entry in metrics:
             line, step = lines.setdefault(f"{entry['nfe']} steps", []), entry["step"]

@@ -23,7 +23,7 @@ def build_page(hooks=None):
             with gr.Tab("Train", id="train"):
                 train_tab = train.TrainTab(hooks)
             with gr.Tab("Jobs", id="jobs"):
-                jobs_tab = jobs.JobsTab()
+                jobs_tab = jobs.JobsTab(hooks)
             with gr.Tab("Solvers", id="solvers"):
                 solvers_tab = solvers.SolversTab()
             with gr.Tab("Compare", id="compare"):
@@ -45,7 +45,7 @@ def build_page(hooks=None):
         for choice in choices:
             compat.on(choice.change, look, [seen, *choices], outputs, quiet=True)
         compat.on(tick.click, look, [seen, *choices], outputs, quiet=True)
-        compat.on(page.load, jobs.wake, quiet=True)
+        compat.on(page.load, partial(jobs.wake, hooks), quiet=True)
         compat.on(page.load, look, [seen, *choices], outputs, quiet=True)
         compat.on(page.load, js=style.TICK, quiet=True)
         for tab in (jobs_tab, solvers_tab, compare_tab):

@@ -18,7 +18,9 @@ from . import fields
 from .compat import on
 from .markup import card, empty, facts, note
 
-NFES = [*range(3, 11), 12, 15, 20]
+NFES = [*range(3, 11), 12, 15]
+"""Below the calls of the usual teacher: at 20 the best classical start is the teacher itself."""
+
 AS_PRESET = "as the effort says"
 _HINT = "Press Estimate to measure time and memory with a few model calls, before training."
 
