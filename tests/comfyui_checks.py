@@ -280,6 +280,32 @@ def check_inpainting_keeps_the_rest_exactly(b):
             assert (out - picture)[~kept].abs().max() > 0.1
 
 
+def euler_pack(b, kind, nfes):
+    """Euler's method as a solver, in the range of a kind of the demo model."""
+    core, table = b.part("s4s_core"), b.part("s4s_core.table")
+    model = b.core_model(kind)
+    nodes = [core.schedule("logsnr", nfe, model) for nfe in nfes]
+    return table.SolverPack.of(*(core.classical_table("euler", n, 1, model.space) for n in nodes))
+
+
+def check_soft_masks_blend_once(b):
+    """Euler's method as a solver does to a feathered mask what the host's own Euler does."""
+    import torch
+
+    for kind in ("EDM", "flow"):
+        model, positive, negative, *_ = b.demo(kind)
+        (model,) = b.node["S4SApplySolver"].apply(model, euler_pack(b, kind, (5, 8)))
+        mask = torch.linspace(0, 1, 32).expand(1, 1, 32, 32)
+        masked = {"samples": torch.rand(2, 3, 32, 32) * 2 - 1, "noise_mask": mask}
+        for denoise in (1.0, 0.6):  # 5 of 5 steps, and the last 5 of 8
+            runs = [
+                b.ksample(model, positive, negative, masked, sampler_name=name, denoise=denoise)
+                for name in ("s4s", "euler")
+            ]
+            gap = (runs[0] - runs[1]).abs().max()
+            assert gap < 1e-3, (kind, denoise, gap)
+
+
 def check_the_callback_and_interruption(b):
     model, network = b.null_model()
     pack = b.solver("EPS")
