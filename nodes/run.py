@@ -40,7 +40,8 @@ def run(model, x, sigmas, pack, extra_args=None, callback=None):
     check_latent(base, x)
     notices.warn_of_mismatches(pack, model.inner_model, x)
     mask = extra_args.get("denoise_mask")
-    keep = None if mask is None else (mask, model.latent_image)
+    original = getattr(model, "latent_image", None)  # wrappers of other packs are bare functions
+    keep = None if mask is None or original is None else (mask, original)
 
     def tell(progress):
         if callback is not None:

@@ -306,6 +306,34 @@ def check_soft_masks_blend_once(b):
             assert gap < 1e-3, (kind, denoise, gap)
 
 
+def check_samplers_that_wrap_this_one(b):
+    """Detail Daemon and its kin hand on a bare function that knows only the inner model."""
+    import comfy.sample
+    import comfy.samplers
+    import torch
+
+    model, positive, negative, latent, *_ = b.demo()
+    sampler, sigmas, _ = b.node["S4SSampler"].build(b.solver(), "5", 1.0)
+
+    def wrapping(model, x, sigmas, **more):
+        def passed(x, sigma, **extra_args):
+            return model(x, sigma, **extra_args)
+
+        passed.inner_model, passed.sigmas = model.inner_model, model.sigmas
+        return sampler.sampler_function(passed, x, sigmas, **more)
+
+    noise, mask = comfy.sample.prepare_noise(latent["samples"], 7), torch.zeros(1, 1, 32, 32)
+    mask[..., :16] = 1
+    plain, wrapped = (
+        comfy.sample.sample_custom(
+            model, noise, 2.0, one, sigmas, positive, negative, latent["samples"], mask, seed=7
+        )
+        for one in (sampler, comfy.samplers.KSAMPLER(wrapping))
+    )
+    assert torch.equal(plain[..., :16], wrapped[..., :16])
+    assert (plain - wrapped).abs().max() < 0.1
+
+
 def check_the_callback_and_interruption(b):
     model, network = b.null_model()
     pack = b.solver("EPS")
