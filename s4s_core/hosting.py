@@ -19,19 +19,19 @@ TOLERANCE = 2e-3
 
 
 def host_sigmas(pack, steps):
-    """The steps + 1 nodes that a host's scheduler returns for `steps`, float64.
+    """The steps + 1 nodes that a host's scheduler returns for `steps`, float64, all different.
 
-    A length that the pack lacks is interpolated, in log sigma, from the nearest table.
+    A length that the pack lacks is interpolated from the nearest table: from its first node to its
+    ending, in log sigma, and in sigma itself where a gap ends at 0.
     """
     if steps in pack.tables and pack[steps].steps == steps:  # not so where a step takes two calls
         return torch.tensor(pack[steps].sigmas)
     table = pack[min(pack.nfes, key=lambda nfe: (abs(nfe - steps), -nfe))]
-    positive = table.sigmas[table.sigmas > 0]
-    count = steps + 1 - (len(table.sigmas) - len(positive))
-    places = np.linspace(0, len(positive) - 1, count)
-    between = np.exp(np.interp(places, np.arange(len(positive)), np.log(positive)))
-    between[-1], between[0] = positive[-1], positive[0]  # to the last bit
-    return torch.tensor([*between, *table.sigmas[len(positive) :]])
+    places = np.linspace(0, table.steps, steps + 1)
+    before = np.minimum(places.astype(int), table.steps - 1)
+    share, above, below = places - before, table.sigmas[before], table.sigmas[before + 1]
+    between = above ** (1 - share) * below**share
+    return torch.tensor(np.where(below > 0, between, above * (1 - share)))
 
 
 def _same(a, b):
