@@ -17,6 +17,9 @@ from .tail import head, nearest_node, tail
 TOLERANCE = 2e-3
 """Relative difference up to which two noise levels are the same: some hosts round to float16."""
 
+NOTHING = 1e-5
+"""What some schedules of hosts end at in place of 0, as a share of the first level."""
+
 
 def host_sigmas(pack, steps):
     """The steps + 1 nodes that a host's scheduler returns for `steps`, float64, all different.
@@ -53,7 +56,8 @@ def table_for(pack, sigmas):
     Sigmas that are consecutive nodes of a table run just these. A run from the first node on takes
     the table of as many steps. Any other begins in the middle: of the tables, each entered at its
     node nearest to the first sigma (which is moved there), the one whose remaining calls are
-    nearest to what the host asks for.
+    nearest to what the host asks for. These two run to the table's ending, so a list that stops
+    above it is refused.
     """
     sigmas = np.asarray(sigmas, dtype=np.float64)
     steps, first = len(sigmas) - 1, sigmas[0]
@@ -62,15 +66,25 @@ def table_for(pack, sigmas):
         if found is not None:
             start, stop = found
             return tail(head(pack[nfe], stop), start)
-    begins = pack[pack.nfes[0]].sigmas[0]
+    begins, numbers = pack[pack.nfes[0]].sigmas[0], ", ".join(map(str, pack.nfes))
+    if sigmas[-1] > max(_ending(pack) * (1 + TOLERANCE), NOTHING * begins):
+        raise HostError(
+            f"This solver cannot stop at the noise level {sigmas[-1]:.4g}: let it run to the end, "
+            f"or split the sigmas of the scheduler 's4s' at one of {numbers} steps."
+        )
     if first >= begins * (1 - TOLERANCE):
-        if steps not in pack.tables or sigmas[-1] > pack[steps].sigmas[-2]:
+        if steps not in pack.tables:
             raise HostError(
-                f"This solver has no table for {steps} steps: set steps to one of "
-                f"{', '.join(map(str, pack.nfes))}, with the scheduler 's4s'."
+                f"This solver has no table for {steps} steps: set steps to one of {numbers}, "
+                "with the scheduler 's4s'."
             )
         return pack[steps]
     return _entered(pack, steps, first)
+
+
+def _ending(pack):
+    """The level that every table of a pack reaches."""
+    return max(pack[nfe].ending for nfe in pack.nfes)
 
 
 def _entry(table, sigma):
@@ -81,7 +95,7 @@ def _entry(table, sigma):
 
 def _entered(pack, steps, sigma):
     """The rest of that table which, entered at `sigma`, takes about as many calls as asked for."""
-    if sigma <= max(pack[nfe].ending for nfe in pack.nfes) * (1 + TOLERANCE):
+    if sigma <= _ending(pack) * (1 + TOLERANCE):
         raise HostError("This run begins where the solver ends: raise the denoise strength.")
 
     def fitness(nfe):

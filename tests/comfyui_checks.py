@@ -306,6 +306,28 @@ def check_soft_masks_blend_once(b):
             assert gap < 1e-3, (kind, denoise, gap)
 
 
+def check_parts_of_a_schedule(b):
+    """Two halves of a solver's own sigmas run; a half of any others is refused."""
+    import comfy.sample
+    import comfy.samplers
+    import torch
+
+    model, positive, negative, latent, *_ = b.demo()
+    sampler, sigmas, _ = b.node["S4SSampler"].build(b.solver(), "6", 1.0)
+    noise = comfy.sample.prepare_noise(latent["samples"], 7)
+
+    def run(levels, noise, samples):
+        given = model, noise, 2.0, sampler, levels, positive, negative, samples
+        return comfy.sample.sample_custom(*given, seed=7)
+
+    half = run(sigmas[:4], noise, latent["samples"])
+    whole = run(sigmas[3:], torch.zeros_like(noise), half)
+    assert bool(torch.isfinite(whole).all()) and half.std() > 2 * whole.std()
+    sampling = model.get_model_object("model_sampling")
+    other = comfy.samplers.calculate_sigmas(sampling, "karras", 6)
+    refusal(lambda: run(other[:4], noise, latent["samples"]), "cannot stop", "to the end")
+
+
 def check_samplers_that_wrap_this_one(b):
     """Detail Daemon and its kin hand on a bare function that knows only the inner model."""
     import comfy.sample

@@ -105,10 +105,35 @@ def test_another_scheduler_at_full_strength_runs_the_table_of_as_many_steps():
     assert table_for(pack, schedule("uniform", 6, model_of())) is pack[6]
 
 
-def test_another_scheduler_that_stops_half_way_is_refused():
+@pytest.mark.parametrize("start", [0, 3])
+@pytest.mark.parametrize("stop", [6, 8, 11])
+def test_a_run_that_stops_above_the_ending_is_refused(start, stop):
+    """A split list of another scheduler, or leftover noise: to run on to 0 would be a lie."""
     pack = pack_of()
-    with pytest.raises(HostError, match="scheduler 's4s'"):
-        table_for(pack, schedule("uniform", 12, model_of())[:7])
+    part = schedule("uniform", 12, model_of())[start : stop + 1]
+    with pytest.raises(HostError, match="let it run to the end, .* 's4s' at one of 4, 6, 8"):
+        table_for(pack, part)
+
+
+def test_a_part_of_an_interpolated_schedule_that_stops_above_the_ending_is_refused():
+    pack = pack_of()
+    with pytest.raises(HostError, match="cannot stop at the noise level"):
+        table_for(pack, host_sigmas(pack, 12)[2:9])
+
+
+def test_what_hosts_write_for_zero_is_zero():
+    pack = pack_of()
+    sigmas = schedule("uniform", 6, model_of())
+    sigmas[-1] = 1e-6
+    assert table_for(pack, sigmas) is pack[6]
+
+
+def test_every_window_of_a_table_runs_just_its_nodes():
+    pack = pack_of()
+    for start in range(8):
+        for stop in range(start + 1, 9):
+            part = host_sigmas(pack, 8)[start : stop + 1]
+            assert table_for(pack, part).sigmas.tolist() == part.tolist()
 
 
 @pytest.mark.parametrize("solver", SOLVER_NAMES)
