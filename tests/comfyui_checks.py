@@ -879,6 +879,175 @@ def check_the_routes(b):
         management.interrupt_current_processing(False)
 
 
+OWN = {"X-S4S": "1"}
+CANCEL, PANEL = "/s4s/jobs/cancel", "/s4s/panel"
+EVIL = "http://evil.example"
+MISSING = b'{"id": "20250101-000000-abcdef"}'
+FOREIGN = [
+    {},
+    {"X-S4S": "0"},
+    {"X-S4S": "1, 1"},
+    OWN | {"Origin": EVIL},
+    OWN | {"Origin": "null"},
+    OWN | {"Origin": ""},
+    OWN | {"Origin": "http://["},
+    OWN | {"Origin": "http://127.0.0.1"},
+    OWN | {"Origin": "file://"},
+    OWN | {"Sec-Fetch-Site": "cross-site"},
+    OWN | {"Sec-Fetch-Site": "same-site"},
+    OWN | {"Host": "evil.example"},
+    OWN | {"Host": "evil.example", "Origin": EVIL},
+    OWN | {"Host": "127.0.0.1.evil.example", "Origin": "http://127.0.0.1.evil.example"},
+    OWN | {"Host": "127.0.0.1@evil.example", "Origin": "http://127.0.0.1@evil.example"},
+    OWN | {"Host": "192.168.0.9", "Origin": "http://192.168.0.9"},
+    OWN | {"Host": "[", "Origin": "http://["},
+    OWN | {"Host": "", "Origin": "http://"},
+]
+BODIES = [
+    (b"", {}),
+    (b"{", {}),
+    (b"[]", {}),
+    (b"null", {}),
+    (b"\xff\xfe\xff", {}),
+    (b"[" * 9_000, {}),
+    (b'{"id":' * 1_500, {}),
+    (b'{"id": 1}', {}),
+    (b'{"id": ["graph"]}', {}),
+    (b'{"id": "graph"}', {}),
+    (b'{"id": ".."}', {}),
+    (b'{"id": "../../home"}', {}),
+    (b'{"id": "a\\u0000b"}', {}),
+    (b'{"id": "\\ud800"}', {}),
+    (b'{"id": "' + b"x" * 9_000 + b'"}', {}),
+    (b'{"id": NaN}', {}),
+    (MISSING, {"Content-Type": "application/json; charset=nonsense"}),
+    (MISSING, {"Content-Type": "text/plain"}),
+    (b" " * 20_000 + MISSING, {}),
+    (b'{"id": "' + b"x" * 20_000_000 + b'"}', {}),
+]
+QUERIES = [
+    "",
+    "file=",
+    "file=../config.json",
+    "file=..%2F..%2Fetc%2Fpasswd",
+    "file=%2Fetc%2Fpasswd",
+    "file=..%5C..%5Csecret.safetensors",
+    "file=demo.safetensors%00",
+    "file=%FF%FE",
+    "file=file%3A%2F%2F%2Fetc%2Fpasswd",
+    "file=" + "x" * 4_000,
+    "file=link.safetensors",
+    "file=loop.safetensors",
+    "file=folder.safetensors",
+]
+STEPS = ("-1", "5.0", "%D9%A5", "1e3", "0", "99", "99999999", "5%00")
+ODD_BASE64 = "data:image/png;base64,A"
+
+
+def attacks():
+    """What a stranger might send, (method, path, headers, body): none of it may work."""
+    found = [("POST", path, given, b"{}") for path in (CANCEL, PANEL) for given in FOREIGN]
+    found += [("POST", CANCEL, OWN | more, body) for body, more in BODIES]
+    found += [("POST", PANEL, OWN, body) for body in (b"", b"[]", b"[" * 9_000, b" " * 20_000)]
+    for query in QUERIES:
+        found += [
+            ("GET", f"/s4s/{what}?{query}&nfe=5", {}, None) for what in ("table", "thumbnail")
+        ]
+    found += [("GET", f"/s4s/table?file=demo.safetensors&nfe={n}", {}, None) for n in STEPS]
+    found += [(method, CANCEL, OWN, MISSING) for method in ("GET", "PUT", "DELETE", "PATCH")]
+    found += [("GET", f"/s4s/{path}", {}, None) for path in ("..", "../etc/passwd", "panel/x")]
+    return found + [("GET", "/s4s/thumbnail?file=odd.safetensors", {}, None)]
+
+
+def state_of(b):
+    """What an attack must leave as it is: files, processes, what is running."""
+    folders = b.part("s4s_core.folders")
+    files = {
+        str(path): path.read_bytes()
+        for home in (folders.data_home(), b.base / "models")
+        for path in home.rglob("*")
+        if path.is_file()
+    }
+    threads = Path("/proc").glob("self/task/*/children")
+    processes = {pid for path in threads for pid in path.read_text().split()}
+    return files, processes, b.part("nodes.panel").PANEL.url(), b.part("nodes.learning").running()
+
+
+def hostile_folder(b):
+    """Put what a stranger may leave among the solver files there; returns the paths."""
+    table, home = b.part("s4s_core.table"), b.base / "models" / "s4s_solvers"
+    home.mkdir(parents=True, exist_ok=True)
+    pack, odd = b.solver(), home / "odd.safetensors"
+    pack = table.SolverPack(pack.tables, {"thumbnail": ODD_BASE64})
+    b.part("s4s_core").save_solver(odd, pack)
+    secret, link, loop = b.base / "secret", home / "link.safetensors", home / "loop.safetensors"
+    secret.write_text("root:secret")
+    link.symlink_to(secret)
+    loop.symlink_to(loop)
+    (home / "folder.safetensors").mkdir()
+    return [odd, link, loop, home / "folder.safetensors"]
+
+
+def check_the_routes_under_attack(b):
+    """Whatever a stranger sends is answered with 4xx and a sentence, and changes nothing."""
+    if importlib.util.find_spec("aiohttp") is None:
+        raise Skipped("aiohttp is not installed")
+    import asyncio
+
+    from aiohttp import web
+    from aiohttp.test_utils import TestClient, TestServer
+
+    routes = b.part("nodes.routes")
+    application = web.Application()
+    for (method, path), handler in routes.ROUTES.items():
+        application.router.add_route(method, path, routes.answering(handler))
+
+    async def visit():
+        async with TestClient(TestServer(application)) as client:
+            for method, path, headers, body in attacks():
+                one = (method, path[:80], headers, (body or b"")[:40])
+                async with client.request(method, path, headers=headers, data=body) as answer:
+                    text = await answer.text()
+                assert 400 <= answer.status < 500, (one, answer.status, text)
+                assert "root:" not in text and "Traceback" not in text, (one, text)
+                if answer.content_type == "application/json":
+                    assert json.loads(text)["error"].endswith("."), one
+                    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            async with client.get("/s4s/solvers") as answer:
+                text = await answer.text()
+                assert answer.status == 200 and "root:" not in text
+
+    made = hostile_folder(b)
+    try:
+        before = state_of(b)
+        asyncio.run(visit())
+        assert state_of(b) == before
+    finally:
+        for path in made:
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def check_whose_page_a_request_is_from(b):
+    """By default only this machine's names are ComfyUI's; told to listen elsewhere, those too."""
+    guard = b.part("nodes.guard")
+
+    def own(host, listen):
+        guard.args.listen = listen
+        return guard.is_own({"X-S4S": "1", "Host": host, "Origin": f"http://{host}".lower()})
+
+    before = guard.args.listen
+    try:
+        for host in ("localhost:8188", "127.0.0.1", "127.0.0.1:80", "[::1]:8188", "LOCALHOST"):
+            assert own(host, "127.0.0.1"), host
+        for host in ("evil.example", "localhost.evil.example", "192.168.0.9:8188", "", "["):
+            assert not own(host, "127.0.0.1"), host
+        assert own("192.168.0.9:8188", "127.0.0.1,192.168.0.9")
+        assert not own("mine.example", "127.0.0.1,192.168.0.9")
+        assert own("mine.example", "0.0.0.0,::") and not own("", "0.0.0.0,::")
+    finally:
+        guard.args.listen = before
+
+
 def check_the_panel_process(b):
     panel = b.part("nodes.panel")
     line = "print('noise'); print('S4S panel: http://127.0.0.1:9/', flush=True); "
