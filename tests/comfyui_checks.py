@@ -794,6 +794,73 @@ def check_solver_info(b):
     b.node["S4SSolverInfo"].show(b.solver("flow"), 6)
 
 
+def sampled_with(b, pack):
+    """Use a pack as a graph does: shown, put on a model, sampled with, noted in the image."""
+    model, positive, negative, latent, *_ = b.demo(batch=1)
+    shown = b.node["S4SSolverInfo"].show(pack, 0)["result"][0]
+    extra = {}
+    (model,) = b.node["S4SApplySolver"].apply(model, pack, extra)
+    b.ksample(model, positive, negative, latent)
+    json.dumps(extra)
+    return shown
+
+
+def check_hostile_words(b):
+    """Whatever a good solver says about itself, every node takes it and the sidebar lists it."""
+    from hostile import HOSTILE
+
+    library, table = b.part("nodes.library"), b.part("s4s_core.table")
+    loader, save, made = b.classes["S4SLoadSolver"], b.part("s4s_core").save_solver, []
+    home = b.base / "models" / "s4s_solvers"
+    home.mkdir(parents=True, exist_ok=True)
+    try:
+        for what, about in HOSTILE.items():
+            path = home / f"hostile {what}.safetensors"
+            save(path, table.SolverPack(b.solver().tables, about))
+            made.append(path)
+            assert loader.VALIDATE_INPUTS(path.name) is True, what
+            shown = sampled_with(b, loader().load(path.name)[0])
+            lines = shown.splitlines()
+            assert len(shown) < 3000 and all(line.isprintable() for line in lines), (what, shown)
+            hashes = [line for line in lines if line.startswith("SHA-256")]
+            assert hashes == [f"SHA-256: {library.load_unchanged(path).digest}"], what
+        listed = {entry["file"]: entry for entry in b.part("nodes.routes").listing()["solvers"]}
+        json.dumps(listed, allow_nan=False)
+        for path in made:
+            assert (
+                listed[path.name]["error"] is None and len(json.dumps(listed[path.name])) < 20_000
+            )
+    finally:
+        for path in made:
+            path.unlink()
+
+
+def check_malformed_files(b):
+    """Files of another format, kind, family or spelling: one sentence each, in node and sidebar."""
+    from corpus import malformed
+
+    loader, home = b.classes["S4SLoadSolver"], b.base / "models" / "s4s_solvers" / "bad"
+    home.mkdir(parents=True, exist_ok=True)
+    cases = malformed()
+    try:
+        for case in cases:
+            (home / f"{case.name}.safetensors").write_bytes(case.data)
+        listed = {entry["file"]: entry for entry in b.part("nodes.routes").listing()["solvers"]}
+        for case in cases:
+            name = f"bad/{case.name}.safetensors"
+            said = listed[name]["error"]
+            assert said.isprintable() and said.endswith(".") and len(said) < 1000, (case.name, said)
+            assert case.fault is None or case.fault in said, (case.name, said)
+        for name in (f"bad/{case.name}.safetensors" for case in cases[::9]):
+            assert loader.VALIDATE_INPUTS(name) == listed[name]["error"]
+            refusal(lambda name=name: loader().load(name))
+        b.classes["S4SKSampler"].INPUT_TYPES()
+    finally:
+        for path in home.iterdir():
+            path.unlink()
+        home.rmdir()
+
+
 def check_words_of_the_demo(b):
     clip = b.demo()[5]
     assert clip.tokenize("An ANIMAL FACE please") == clip.classes.index("animal face")
