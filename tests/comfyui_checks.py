@@ -399,6 +399,29 @@ def check_video_and_16_channels(b):
             assert out.shape == (2, *shape) and bool(torch.isfinite(out).all())
 
 
+def check_an_empty_latent_of_another_size(b):
+    """Newer hosts fit an empty latent to the model by the ratio that the latent names."""
+    import comfy.sample
+    import torch
+
+    model, _ = b.null_model()
+    before, asked = comfy.sample.fix_empty_latent_channels, []
+
+    def newer(model, latent_image, downscale_ratio_spacial=None, downscale_ratio_temporal=None):
+        asked.append((downscale_ratio_spacial, downscale_ratio_temporal))
+        return latent_image
+
+    latent, prepared = {"samples": torch.zeros(1, 4, 8, 8)}, b.part("nodes.run").prepared
+    try:
+        comfy.sample.fix_empty_latent_channels = newer
+        prepared(model, latent | {"downscale_ratio_spacial": 16})
+        prepared(model, latent)
+    finally:
+        comfy.sample.fix_empty_latent_channels = before
+    assert asked == [(16, None), (None, None)]
+    assert prepared(model, latent | {"downscale_ratio_spacial": 16}).shape == (1, 4, 8, 8)
+
+
 def check_a_clone_carries_the_solver_and_times_are_not_rounded(b):
     import torch
 
