@@ -565,6 +565,28 @@ def check_mismatches_warn_and_go_on(b):
         notices.send = before
 
 
+def check_a_prompt_is_warned_once(b):
+    """Detailers and tiles sample many times: each sentence comes once, and again in the next."""
+    from types import SimpleNamespace
+
+    notices, sent, running = b.part("nodes.notices"), [], {}
+    host = SimpleNamespace(
+        prompt_queue=SimpleNamespace(currently_running=running),
+        last_node_id="3",
+        send_sync=lambda event, data: sent.append((event, data["node"], data["text"])),
+    )
+    before, notices.server = notices.server, lambda: host
+    try:
+        for prompt in ("a", "b"):
+            running[0] = (1, prompt, {}, {}, [])
+            for text in ("One.", "One.", "Two.", "One."):
+                notices.warn(text)
+            assert sent == [("s4s.warning", "3", text) for text in ("One.", "Two.")]
+            sent.clear()
+    finally:
+        notices.server = before
+
+
 def check_the_size_in_pixels(b):
     """By the VAE, else by the latent format; a guess would be a lie in the file."""
     pixels, demo = b.part("nodes.wiring").pixels, b.demo()
