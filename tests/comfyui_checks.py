@@ -467,12 +467,8 @@ def check_refusals_are_sentences(b):
     given = "5", "quick", "auto", "auto", 20, 0
     refusal(lambda: train(model, positive, negative, wrong, 2.0, *given), "4 channels")
     refusal(lambda: train(model, positive, negative, latent, 2.0, *given, prompts="a\nb"), "CLIP")
-    for key in ("S4SLoadSolver", "S4SSaveSolver", "S4STrainSolver", "S4SSampler", "S4SKSampler"):
+    for key in ("S4SLoadSolver", "S4SSaveSolver", "S4STrainSolver"):
         assert b.classes[key].VALIDATE_INPUTS(None) is True  # linked: not known yet
-    for steps in (5, "5"):
-        assert b.classes["S4SKSampler"].VALIDATE_INPUTS(steps) is True
-    for steps in (0, -1, "x", "", 2.5):
-        assert b.classes["S4SKSampler"].VALIDATE_INPUTS(steps).endswith(".")
     check = b.classes["S4STrainSolver"].VALIDATE_INPUTS
     assert check("4, 5 6") is True
     for text in ("", "five", "0", "5.5", "-3", "101", "5,,x"):
@@ -487,6 +483,26 @@ def check_refusals_are_sentences(b):
     refusal(
         lambda: compare(model, pack, positive, negative, latent, 0, 77, 2.0, "euler", *rest), "77"
     )
+
+
+def check_steps_may_be_wired(b):
+    """Any number of a list or an INT; the wires of the other inputs are held to their types."""
+    model, positive, negative, latent, *_ = b.demo()
+    pack, wires = b.solver(), {"solver": "S4S_SOLVER"}
+    for key in ("S4SSampler", "S4SKSampler"):
+        check = b.classes[key].VALIDATE_INPUTS
+        for steps in (5, "5"):
+            assert check(steps, wires) is True
+        for steps in (0, -1, "x", "", 2.5, "\u00b2"):
+            assert check(steps, wires).endswith(".")
+        assert check(None, wires | {"steps": "INT"}) is True
+        assert check(None, wires | {"steps": "*"}) is True
+        for wrong in ({"solver": "MODEL"}, {"steps": "LATENT"}, {"denoise": "IMAGE"}):
+            assert next(iter(wrong)) in check(5, wires | wrong), wrong
+    for steps in (0, -3, "x", None):
+        refusal(lambda steps=steps: b.node["S4SSampler"].build(pack, steps, 1.0), "above 0")
+        given = model, pack, 0, steps, 2.0, positive, negative, latent, 1.0
+        refusal(lambda given=given: b.node["S4SKSampler"].sample(*given), "above 0")
 
 
 def check_files_are_saved_loaded_and_noticed(b):
