@@ -711,6 +711,8 @@ def check_training(b):
     assert learning.running() is None
     full, home = network.calls, b.part("s4s_core.folders").data_home() / "comfyui"
     assert not list(home.iterdir())
+    (home / "abandoned").mkdir()
+    os.utime(home / "abandoned", (0, 0))
 
     views.clear()
     try:
@@ -722,6 +724,24 @@ def check_training(b):
     again = train()["result"][0]
     assert network.calls < full * 0.6, (network.calls, full)  # the teacher's part is kept too
     assert again == pack and not list(home.iterdir())
+
+
+def check_abandoned_trainings_are_removed(b):
+    """After two weeks, but never one that a process still works on."""
+    import time
+
+    learning, processes = b.part("nodes.learning"), b.part("s4s_core.processes")
+    home = b.base / "trainings"
+    for name in ("old", "new", "running"):
+        (home / name).mkdir(parents=True)
+        (home / name / learning.STATE).write_bytes(b"state")
+    with processes.Lock(home / "running" / learning.LOCK) as lock:
+        lock.take()
+        for name, days in (("old", 15), ("new", 13), ("running", 400)):
+            then = time.time() - days * 24 * 3600
+            os.utime(home / name, (then, then))
+        learning.forget_abandoned(home)
+        assert sorted(path.name for path in home.iterdir()) == ["new", "running"]
 
 
 def check_previews_fit_the_memory(b):
