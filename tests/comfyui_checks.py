@@ -1196,6 +1196,23 @@ def check_whose_page_a_request_is_from(b):
         guard.args.listen = before
 
 
+def check_where_the_panel_finds_comfyui(b):
+    """On this machine, without TLS; elsewhere it is not asked for anything."""
+    panel = b.part("nodes.panel")
+    before = vars(panel.args).copy()
+    try:
+        for listen, key, found in (
+            ("127.0.0.1", None, "http://127.0.0.1:9"),
+            ("0.0.0.0,::", None, "http://127.0.0.1:9"),
+            ("192.168.0.9", None, None),
+            ("127.0.0.1", "key.pem", None),
+        ):
+            vars(panel.args).update(listen=listen, tls_keyfile=key, port=9)
+            assert panel.own_address() == found
+    finally:
+        vars(panel.args).update(before)
+
+
 def check_the_panel_process(b):
     panel = b.part("nodes.panel")
     line = "print('noise'); print('S4S panel: http://127.0.0.1:9/', flush=True); "
@@ -1207,6 +1224,8 @@ def check_the_panel_process(b):
     finally:
         one.stop()
     assert one.url() is None
+    address = "import os, sys; sys.exit('At ' + os.environ['S4S_COMFYUI'] + '.')"
+    refusal(panel.Panel([sys.executable, "-c", address]).start, f"At {panel.own_address()}.")
     words = "import sys; sys.exit('Install gradio to use the panel.')"
     refusal(panel.Panel([sys.executable, "-c", words]).start, "Install gradio")
     words = "import sys; sys.exit(f'Given {sys.argv[1:]}.')"
