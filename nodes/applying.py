@@ -1,9 +1,13 @@
 """The three ways to sample with a solver: on the MODEL, as SAMPLER + SIGMAS, or all in one."""
 
 import comfy.samplers
+from comfy_execution.validation import validate_node_input
 
+from ..s4s_core.errors import HostError
 from . import inputs, library, notices, run
 from .attach import attached, scheduler_sigmas
+
+NOT_WHOLE = "Steps must be a whole number above 0."
 
 
 class ApplySolver:
@@ -55,12 +59,12 @@ class SamplerS4S:
         }
 
     @classmethod
-    def VALIDATE_INPUTS(cls, steps):
-        return check_steps(steps)
+    def VALIDATE_INPUTS(cls, steps, input_types):
+        return check_wires(cls, input_types) or check_steps(steps)
 
     def build(self, solver, steps, denoise, extra_pnginfo=None):
         notices.record(extra_pnginfo, solver)
-        steps = int(steps)
+        steps = whole(steps)
         sampler = comfy.samplers.KSAMPLER(run.sampler_of(solver))
         return sampler, scheduler_sigmas(solver, steps, denoise), steps
 
@@ -93,8 +97,8 @@ class KSamplerS4S:
         }
 
     @classmethod
-    def VALIDATE_INPUTS(cls, steps):
-        return check_steps(steps)
+    def VALIDATE_INPUTS(cls, steps, input_types):
+        return check_wires(cls, input_types) or check_steps(steps)
 
     def sample(
         self,
@@ -111,7 +115,7 @@ class KSamplerS4S:
     ):
         notices.record(extra_pnginfo, solver)
         model, prompts = attached(model, solver), (positive, negative)
-        return run.ksampler(model, seed, int(steps), cfg, *prompts, latent_image, denoise)
+        return run.ksampler(model, seed, whole(steps), cfg, *prompts, latent_image, denoise)
 
 
 def steps_input():
@@ -121,10 +125,33 @@ def steps_input():
     return numbers, {"default": 5 if 5 in numbers else numbers[0], "tooltip": tooltip}
 
 
+def check_wires(node, input_types):
+    """What is wrong with the types that are wired to a node; None if nothing is.
+
+    The host leaves them to a node that asks for them: here, so that `steps` takes an INT too.
+    """
+    for name, (kind, _) in node.INPUT_TYPES()["required"].items():
+        kinds = (kind, "COMBO", "INT") if name == "steps" else (kind,)
+        wired = input_types.get(name)
+        if wired is not None and not any(validate_node_input(wired, one) for one in kinds):
+            return f"The input {name} takes {'INT' if name == 'steps' else kind}, not {wired}."
+    return None
+
+
 def check_steps(steps):
     """True, or what is wrong: any number above 0 is let through, since solvers come by wire.
 
     None stands for a number that comes by wire itself.
     """
-    good = steps is None or (str(steps).isdigit() and int(steps) > 0)
-    return good or "Steps must be a whole number above 0."
+    return steps is None or _is_whole(steps) or NOT_WHOLE
+
+
+def whole(steps):
+    """Steps as a number; HostError, in a sentence, where a wire brought something else."""
+    if not _is_whole(steps):
+        raise HostError(NOT_WHOLE)
+    return int(steps)
+
+
+def _is_whole(steps):
+    return str(steps).isdecimal() and int(steps) > 0

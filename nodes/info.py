@@ -35,7 +35,7 @@ class SolverInfo:
 
 
 def described(pack):
-    """A pack in words, one fact a line."""
+    """A pack in words, one fact a line, whatever its file says."""
     about = summary(pack)
     lines = [about["name"] or "A solver without a name"]
     if about["model"].get("name"):
@@ -52,9 +52,16 @@ def described(pack):
     for nfe, share in about["ratios"].items():
         if share is not None:
             lines.append(f"{nfe} steps: {share:.0%} of the best classical solver's error")
-    if about["training"].get("calls"):
-        lines.append(f"Trained with {about['training']['calls']:,} model calls")
+    calls = about["training"].get("calls")
+    if isinstance(calls, int | float):
+        lines.append(f"Trained with {calls:,} model calls")
     if about["notes"]:
         lines.append(about["notes"])
     lines.append(f"SHA-256: {about['sha256']}")
-    return "\n".join(lines)
+    return "\n".join(map(_line, lines))
+
+
+def _line(text):
+    """A text in one line, without marks that cannot be seen."""
+    words = " ".join(text.split())
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)

@@ -3,6 +3,7 @@
 import re
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from ..s4s_core.errors import TrainingError
 from ..s4s_core.evaluation import candidates
 from ..s4s_core.identity import identity
 from ..s4s_core.names import EFFORTS
+from ..s4s_core.processes import Lock, holder
 from ..s4s_core.table import SolverPack
 from ..s4s_core.teacher import Pairs, draw_noise
 from ..s4s_core.training.fit import STATE_VERSION, fit
@@ -27,7 +29,10 @@ from .wiring import digest_of, model_name, pixels
 JOB = "graph"
 """The id of training in the graph among the jobs."""
 
-STATE = "state.safetensors"
+STATE, LOCK = "state.safetensors", "lock"
+KEPT = 14 * 24 * 3600
+"""Seconds for which a training that was interrupted can be gone on with."""
+
 SHOWN, SHOW_SEED = 4, 900_000_001
 _TICKS, _PREVIEW_SHARE, _PREVIEW_SIZE = 1000, 20, 1024
 _LARGEST_SEED = 2**31
@@ -151,19 +156,23 @@ class Lesson:
         key = self.key(model.base, model.shape)
         model.fingerprint = key
         teacher = teacher_of(model, *self.teacher)
-        folder = folders.data_home() / "comfyui" / key
-        about, show = self._about(model), Show(model, teacher)
-        result = fit(
-            model,
-            self.nfes,
-            seed=self.seed % _LARGEST_SEED,
-            budget=EFFORTS[self.effort],
-            callback=Progress(self, show),
-            teacher=teacher,
-            state=folder / STATE,
-            cache=folder,
-            batch=model.batch(),
-        )
+        home = folders.data_home() / "comfyui"
+        folder, about, show = home / key, self._about(model), Show(model, teacher)
+        folder.mkdir(parents=True, exist_ok=True)
+        with Lock(folder / LOCK) as lock:
+            lock.take()
+            forget_abandoned(home)
+            result = fit(
+                model,
+                self.nfes,
+                seed=self.seed % _LARGEST_SEED,
+                budget=EFFORTS[self.effort],
+                callback=Progress(self, show),
+                teacher=teacher,
+                state=folder / STATE,
+                cache=folder,
+                batch=model.batch(),
+            )
         return result, about, show.final(result), folder
 
     def _about(self, model):
@@ -180,6 +189,14 @@ class Lesson:
             "cfg": [self.cfg, self.cfg],
         }
         return about | ({"resolution": list(size)} if size else {})
+
+
+def forget_abandoned(home):
+    """Remove what is left of trainings that nobody has gone on with; never of one that runs."""
+    for folder in home.iterdir():
+        with suppress(OSError):  # another ComfyUI may have just finished it
+            if folder.stat().st_mtime < time.time() - KEPT and holder(folder / LOCK) is None:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def rows_of(base, shown, vae=None):

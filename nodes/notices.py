@@ -16,6 +16,9 @@ KEY = "s4s"
 LOADER = "S4SLoadSolver"
 SAMPLERS = ("S4SKSampler", "S4SSampler")
 
+_told = None, set()
+"""The prompt that was last warned, and of what."""
+
 
 def server():
     """The running server, or None."""
@@ -29,9 +32,22 @@ def send(event, data):
 
 
 def warn(text):
-    """Show a warning on the page, at the node that is running, and in the log."""
-    logging.warning("S4S: %s", text)
-    send("s4s.warning", {"node": getattr(server(), "last_node_id", None), "text": text})
+    """Show a warning on the page and in the log; once in a prompt, however often it samples."""
+    global _told
+    prompt = running_prompt()
+    prompt_before, told = _told
+    told = set() if prompt is None or prompt != prompt_before else told
+    _told = prompt, told | {text}
+    if text not in told:
+        logging.warning("S4S: %s", text)
+        send("s4s.warning", {"node": getattr(server(), "last_node_id", None), "text": text})
+
+
+def running_prompt():
+    """The id of the prompt that runs, or None."""
+    queue = getattr(server(), "prompt_queue", None)
+    running = list(queue.currently_running.values()) if queue is not None else []
+    return running[0][1] if running else None
 
 
 def warn_of_mismatches(pack, guider, x):

@@ -6,6 +6,8 @@ import subprocess
 import threading
 import time
 
+from comfy.cli_args import args
+
 from ..s4s_core import folders
 from ..s4s_core.errors import HostError
 from ..s4s_core.starting import command
@@ -43,7 +45,10 @@ class Panel:
 
     def _launch(self, options):
         self._url, self._lines = None, []
-        environment = os.environ | {"S4S_SOLVERS": os.pathsep.join(map(str, _folders()))}
+        environment = os.environ | {
+            "S4S_SOLVERS": os.pathsep.join(map(str, folders.solver_folders())),
+            "S4S_COMFYUI": own_address() or "",
+        }
         self._process = subprocess.Popen(
             [*self._argv, *options],
             stdin=subprocess.DEVNULL,
@@ -90,8 +95,10 @@ def is_ready():
     return importlib.util.find_spec("gradio") is not None or folders.panel_packages().is_dir()
 
 
-def _folders():
-    return folders.solver_folders()
+def own_address():
+    """Where the panel can ask ComfyUI to free its memory: on this machine only, or None."""
+    here = {part.strip() for part in args.listen.split(",")} & {"127.0.0.1", "0.0.0.0"}
+    return f"http://127.0.0.1:{args.port}" if here and not args.tls_keyfile else None
 
 
 PANEL = Panel()

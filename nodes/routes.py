@@ -1,14 +1,15 @@
 """What the sidebar asks for: JSON over the host's own server.
 
-Reading needs nothing. Whatever changes something must come from a page of this very server: it
-carries the header X-S4S, which no foreign page can send unasked, and an Origin that is the Host.
+Reading needs nothing. Whatever changes something must come from ComfyUI's own page (see `guard`).
 """
 
 import asyncio
 import base64
+import binascii
+import json
 import re
 from functools import wraps
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import comfy.model_management
 from aiohttp import web
@@ -18,8 +19,10 @@ from ..s4s_core.errors import S4SError
 from ..s4s_core.solver_file import load_unchanged
 from ..s4s_core.summary import summary, table_facts
 from . import learning, library, notices
+from .guard import is_own
 from .panel import PANEL, is_ready
 
+_LARGEST_BODY = 10_000
 _DATA_URI = re.compile(r"data:(image/(?:jpeg|png|webp));base64,(.+)", re.DOTALL)
 
 
@@ -38,11 +41,12 @@ def answering(handler):
     async def answer(request):
         try:
             result = await handler(request)
-        except Refused as error:
-            return web.json_response({"error": str(error)}, status=error.status)
         except S4SError as error:
-            return web.json_response({"error": str(error)}, status=400)
-        return result if isinstance(result, web.Response) else web.json_response(result)
+            status = error.status if isinstance(error, Refused) else 400
+            result = web.json_response({"error": str(error)}, status=status)
+        response = result if isinstance(result, web.Response) else web.json_response(result)
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
 
     return answer
 
@@ -52,11 +56,8 @@ def guarded(handler):
 
     @wraps(handler)
     async def guard(request):
-        origin = request.headers.get("Origin")
-        same = origin is None or urlsplit(origin).netloc.lower() == request.host.lower()
-        site = request.headers.get("Sec-Fetch-Site", "same-origin")
-        if request.headers.get("X-S4S") != "1" or not same or site not in ("same-origin", "none"):
-            raise Refused(403, "This request does not come from ComfyUI's own page.")
+        if not is_own(request.headers):
+            raise Refused(403, "This request does not come from ComfyUI's own page: reload it.")
         return await handler(request)
 
     return guard
@@ -87,7 +88,11 @@ async def thumbnail(request):
     match = _DATA_URI.fullmatch(pack.metadata.get("thumbnail") or "")
     if match is None:
         raise Refused(404, "This solver has no thumbnail.")
-    return web.Response(body=base64.b64decode(match[2]), content_type=match[1])
+    try:
+        picture = base64.b64decode(match[2])
+    except binascii.Error as error:
+        raise Refused(404, "This solver's thumbnail is damaged.") from error
+    return web.Response(body=picture, content_type=match[1])
 
 
 async def table(request):
@@ -126,13 +131,23 @@ async def cancel_job(request):
 
 
 async def _body(request):
+    """The JSON object that a request carries."""
     try:
-        body = await request.json()
-    except ValueError:
+        body = json.loads(await _bytes(request))
+    except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
         raise Refused(400, "The request's body must be a JSON object.")
     return body
+
+
+async def _bytes(request):
+    """A request's body, of which no more is read than any of ours has."""
+    try:
+        await request.content.readexactly(_LARGEST_BODY + 1)
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    raise Refused(413, f"The request's body must be at most {_LARGEST_BODY} bytes.")
 
 
 async def panel_address(request):

@@ -1,5 +1,6 @@
 """The sampler function: the core's loop as ComfyUI calls it."""
 
+import inspect
 from contextlib import contextmanager
 
 import comfy.sample
@@ -9,6 +10,9 @@ from ..s4s_core.errors import HostError
 from ..s4s_core.hosting import run_in_host
 from . import notices
 from .attach import check_solver, continuous, is_rounding, solver_on
+
+_RATIOS = {"downscale_ratio_spacial", "downscale_ratio_temporal"}
+"""What an empty latent says of its size; one that was sampled has the model's."""
 
 
 def sample_s4s(model, x, sigmas, extra_args=None, callback=None, disable=None):
@@ -40,7 +44,8 @@ def run(model, x, sigmas, pack, extra_args=None, callback=None):
     check_latent(base, x)
     notices.warn_of_mismatches(pack, model.inner_model, x)
     mask = extra_args.get("denoise_mask")
-    keep = None if mask is None else (mask, model.latent_image)
+    original = getattr(model, "latent_image", None)  # wrappers of other packs are bare functions
+    keep = None if mask is None or original is None else (mask, original)
 
     def tell(progress):
         if callback is not None:
@@ -85,8 +90,14 @@ def check_latent(base, x):
 
 
 def prepared(model, latent):
-    """The samples of a LATENT in the model's channels; a wrong shape is refused in a sentence."""
-    samples = comfy.sample.fix_empty_latent_channels(model, latent["samples"])
+    """The samples of a LATENT in the model's channels and size; a wrong shape is refused in a
+    sentence.
+
+    Newer hosts also ask how many pixels an empty latent was made for, which it says itself.
+    """
+    fix = comfy.sample.fix_empty_latent_channels
+    asked = _RATIOS & inspect.signature(fix).parameters.keys()
+    samples = fix(model, latent["samples"], **{name: latent.get(name) for name in asked})
     if not samples.is_nested:
         check_latent(model.model, samples)
     return samples
@@ -112,4 +123,5 @@ def ksampler(model, seed, steps, cfg, positive, negative, latent, denoise):
         disable_pbar=True,
         seed=seed,
     )
-    return (latent | {"samples": result},)
+    rest = {name: value for name, value in latent.items() if name not in _RATIOS}
+    return (rest | {"samples": result},)

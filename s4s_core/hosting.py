@@ -17,21 +17,24 @@ from .tail import head, nearest_node, tail
 TOLERANCE = 2e-3
 """Relative difference up to which two noise levels are the same: some hosts round to float16."""
 
+NOTHING = 1e-5
+"""What some schedules of hosts end at in place of 0, as a share of the first level."""
+
 
 def host_sigmas(pack, steps):
-    """The steps + 1 nodes that a host's scheduler returns for `steps`, float64.
+    """The steps + 1 nodes that a host's scheduler returns for `steps`, float64, all different.
 
-    A length that the pack lacks is interpolated, in log sigma, from the nearest table.
+    A length that the pack lacks is interpolated from the nearest table: from its first node to its
+    ending, in log sigma, and in sigma itself where a gap ends at 0.
     """
     if steps in pack.tables and pack[steps].steps == steps:  # not so where a step takes two calls
         return torch.tensor(pack[steps].sigmas)
     table = pack[min(pack.nfes, key=lambda nfe: (abs(nfe - steps), -nfe))]
-    positive = table.sigmas[table.sigmas > 0]
-    count = steps + 1 - (len(table.sigmas) - len(positive))
-    places = np.linspace(0, len(positive) - 1, count)
-    between = np.exp(np.interp(places, np.arange(len(positive)), np.log(positive)))
-    between[-1], between[0] = positive[-1], positive[0]  # to the last bit
-    return torch.tensor([*between, *table.sigmas[len(positive) :]])
+    places = np.linspace(0, table.steps, steps + 1)
+    before = np.minimum(places.astype(int), table.steps - 1)
+    share, above, below = places - before, table.sigmas[before], table.sigmas[before + 1]
+    between = above ** (1 - share) * below**share
+    return torch.tensor(np.where(below > 0, between, above * (1 - share)))
 
 
 def _same(a, b):
@@ -53,7 +56,8 @@ def table_for(pack, sigmas):
     Sigmas that are consecutive nodes of a table run just these. A run from the first node on takes
     the table of as many steps. Any other begins in the middle: of the tables, each entered at its
     node nearest to the first sigma (which is moved there), the one whose remaining calls are
-    nearest to what the host asks for.
+    nearest to what the host asks for. These two run to the table's ending, so a list that stops
+    above it is refused.
     """
     sigmas = np.asarray(sigmas, dtype=np.float64)
     steps, first = len(sigmas) - 1, sigmas[0]
@@ -62,15 +66,25 @@ def table_for(pack, sigmas):
         if found is not None:
             start, stop = found
             return tail(head(pack[nfe], stop), start)
-    begins = pack[pack.nfes[0]].sigmas[0]
+    begins, numbers = pack[pack.nfes[0]].sigmas[0], ", ".join(map(str, pack.nfes))
+    if sigmas[-1] > max(_ending(pack) * (1 + TOLERANCE), NOTHING * begins):
+        raise HostError(
+            f"This solver cannot stop at the noise level {sigmas[-1]:.4g}: let it run to the end, "
+            f"or split the sigmas of the scheduler 's4s' at one of {numbers} steps."
+        )
     if first >= begins * (1 - TOLERANCE):
-        if steps not in pack.tables or sigmas[-1] > pack[steps].sigmas[-2]:
+        if steps not in pack.tables:
             raise HostError(
-                f"This solver has no table for {steps} steps: set steps to one of "
-                f"{', '.join(map(str, pack.nfes))}, with the scheduler 's4s'."
+                f"This solver has no table for {steps} steps: set steps to one of {numbers}, "
+                "with the scheduler 's4s'."
             )
         return pack[steps]
     return _entered(pack, steps, first)
+
+
+def _ending(pack):
+    """The level that every table of a pack reaches."""
+    return max(pack[nfe].ending for nfe in pack.nfes)
 
 
 def _entry(table, sigma):
@@ -81,7 +95,7 @@ def _entry(table, sigma):
 
 def _entered(pack, steps, sigma):
     """The rest of that table which, entered at `sigma`, takes about as many calls as asked for."""
-    if sigma <= max(pack[nfe].ending for nfe in pack.nfes) * (1 + TOLERANCE):
+    if sigma <= _ending(pack) * (1 + TOLERANCE):
         raise HostError("This run begins where the solver ends: raise the denoise strength.")
 
     def fitness(nfe):

@@ -142,7 +142,8 @@ def sample(denoise, x, table, cond=None, callback=None, *, start=0, keep=None):
 
     denoise(x, sigma) or, where `cond` is given, denoise(x, sigma, cond), with sigma [batch],
     returns x0. `start` begins at a later node (x noised to that node's sigma). `keep` is a pair
-    (mask, original): where the mask is 0 the result is exactly the original (inpainting).
+    (mask, original): where the mask is 0 the result is exactly the original (inpainting). A mask
+    between 0 and 1 is the host's to blend, which it does inside its model calls.
     """
     dtype, work = x.dtype, torch.promote_types(x.dtype, torch.float32)
 
@@ -154,5 +155,5 @@ def sample(denoise, x, table, cond=None, callback=None, *, start=0, keep=None):
     out = run(compiled(table, start), model, Cursor(x, x), callback=callback).point.to(dtype)
     if keep is not None:
         mask, original = (part.to(out) for part in keep)
-        out = torch.where(mask == 0, original, out * mask + original * (1 - mask))
+        out = torch.where(mask == 0, original, out)
     return out

@@ -280,6 +280,82 @@ def check_inpainting_keeps_the_rest_exactly(b):
             assert (out - picture)[~kept].abs().max() > 0.1
 
 
+def euler_pack(b, kind, nfes):
+    """Euler's method as a solver, in the range of a kind of the demo model."""
+    core, table = b.part("s4s_core"), b.part("s4s_core.table")
+    model = b.core_model(kind)
+    nodes = [core.schedule("logsnr", nfe, model) for nfe in nfes]
+    return table.SolverPack.of(*(core.classical_table("euler", n, 1, model.space) for n in nodes))
+
+
+def check_soft_masks_blend_once(b):
+    """Euler's method as a solver does to a feathered mask what the host's own Euler does."""
+    import torch
+
+    for kind in ("EDM", "flow"):
+        model, positive, negative, *_ = b.demo(kind)
+        (model,) = b.node["S4SApplySolver"].apply(model, euler_pack(b, kind, (5, 8)))
+        mask = torch.linspace(0, 1, 32).expand(1, 1, 32, 32)
+        masked = {"samples": torch.rand(2, 3, 32, 32) * 2 - 1, "noise_mask": mask}
+        for denoise in (1.0, 0.6):  # 5 of 5 steps, and the last 5 of 8
+            runs = [
+                b.ksample(model, positive, negative, masked, sampler_name=name, denoise=denoise)
+                for name in ("s4s", "euler")
+            ]
+            gap = (runs[0] - runs[1]).abs().max()
+            assert gap < 1e-3, (kind, denoise, gap)
+
+
+def check_parts_of_a_schedule(b):
+    """Two halves of a solver's own sigmas run; a half of any others is refused."""
+    import comfy.sample
+    import comfy.samplers
+    import torch
+
+    model, positive, negative, latent, *_ = b.demo()
+    sampler, sigmas, _ = b.node["S4SSampler"].build(b.solver(), "6", 1.0)
+    noise = comfy.sample.prepare_noise(latent["samples"], 7)
+
+    def run(levels, noise, samples):
+        given = model, noise, 2.0, sampler, levels, positive, negative, samples
+        return comfy.sample.sample_custom(*given, seed=7)
+
+    half = run(sigmas[:4], noise, latent["samples"])
+    whole = run(sigmas[3:], torch.zeros_like(noise), half)
+    assert bool(torch.isfinite(whole).all()) and half.std() > 2 * whole.std()
+    sampling = model.get_model_object("model_sampling")
+    other = comfy.samplers.calculate_sigmas(sampling, "karras", 6)
+    refusal(lambda: run(other[:4], noise, latent["samples"]), "cannot stop", "to the end")
+
+
+def check_samplers_that_wrap_this_one(b):
+    """Detail Daemon and its kin hand on a bare function that knows only the inner model."""
+    import comfy.sample
+    import comfy.samplers
+    import torch
+
+    model, positive, negative, latent, *_ = b.demo()
+    sampler, sigmas, _ = b.node["S4SSampler"].build(b.solver(), "5", 1.0)
+
+    def wrapping(model, x, sigmas, **more):
+        def passed(x, sigma, **extra_args):
+            return model(x, sigma, **extra_args)
+
+        passed.inner_model, passed.sigmas = model.inner_model, model.sigmas
+        return sampler.sampler_function(passed, x, sigmas, **more)
+
+    noise, mask = comfy.sample.prepare_noise(latent["samples"], 7), torch.zeros(1, 1, 32, 32)
+    mask[..., :16] = 1
+    plain, wrapped = (
+        comfy.sample.sample_custom(
+            model, noise, 2.0, one, sigmas, positive, negative, latent["samples"], mask, seed=7
+        )
+        for one in (sampler, comfy.samplers.KSAMPLER(wrapping))
+    )
+    assert torch.equal(plain[..., :16], wrapped[..., :16])
+    assert (plain - wrapped).abs().max() < 0.1
+
+
 def check_the_callback_and_interruption(b):
     model, network = b.null_model()
     pack = b.solver("EPS")
@@ -321,6 +397,29 @@ def check_video_and_16_channels(b):
         for denoise in (1.0, 0.5):
             out = b.ksample(model, b.plain(), b.plain(), latent, denoise=denoise)
             assert out.shape == (2, *shape) and bool(torch.isfinite(out).all())
+
+
+def check_an_empty_latent_of_another_size(b):
+    """Newer hosts fit an empty latent to the model by the ratio that the latent names."""
+    import comfy.sample
+    import torch
+
+    model, _ = b.null_model()
+    before, asked = comfy.sample.fix_empty_latent_channels, []
+
+    def newer(model, latent_image, downscale_ratio_spacial=None, downscale_ratio_temporal=None):
+        asked.append((downscale_ratio_spacial, downscale_ratio_temporal))
+        return latent_image
+
+    latent, prepared = {"samples": torch.zeros(1, 4, 8, 8)}, b.part("nodes.run").prepared
+    try:
+        comfy.sample.fix_empty_latent_channels = newer
+        prepared(model, latent | {"downscale_ratio_spacial": 16})
+        prepared(model, latent)
+    finally:
+        comfy.sample.fix_empty_latent_channels = before
+    assert asked == [(16, None), (None, None)]
+    assert prepared(model, latent | {"downscale_ratio_spacial": 16}).shape == (1, 4, 8, 8)
 
 
 def check_a_clone_carries_the_solver_and_times_are_not_rounded(b):
@@ -368,12 +467,8 @@ def check_refusals_are_sentences(b):
     given = "5", "quick", "auto", "auto", 20, 0
     refusal(lambda: train(model, positive, negative, wrong, 2.0, *given), "4 channels")
     refusal(lambda: train(model, positive, negative, latent, 2.0, *given, prompts="a\nb"), "CLIP")
-    for key in ("S4SLoadSolver", "S4SSaveSolver", "S4STrainSolver", "S4SSampler", "S4SKSampler"):
+    for key in ("S4SLoadSolver", "S4SSaveSolver", "S4STrainSolver"):
         assert b.classes[key].VALIDATE_INPUTS(None) is True  # linked: not known yet
-    for steps in (5, "5"):
-        assert b.classes["S4SKSampler"].VALIDATE_INPUTS(steps) is True
-    for steps in (0, -1, "x", "", 2.5):
-        assert b.classes["S4SKSampler"].VALIDATE_INPUTS(steps).endswith(".")
     check = b.classes["S4STrainSolver"].VALIDATE_INPUTS
     assert check("4, 5 6") is True
     for text in ("", "five", "0", "5.5", "-3", "101", "5,,x"):
@@ -388,6 +483,26 @@ def check_refusals_are_sentences(b):
     refusal(
         lambda: compare(model, pack, positive, negative, latent, 0, 77, 2.0, "euler", *rest), "77"
     )
+
+
+def check_steps_may_be_wired(b):
+    """Any number of a list or an INT; the wires of the other inputs are held to their types."""
+    model, positive, negative, latent, *_ = b.demo()
+    pack, wires = b.solver(), {"solver": "S4S_SOLVER"}
+    for key in ("S4SSampler", "S4SKSampler"):
+        check = b.classes[key].VALIDATE_INPUTS
+        for steps in (5, "5"):
+            assert check(steps, wires) is True
+        for steps in (0, -1, "x", "", 2.5, "\u00b2"):
+            assert check(steps, wires).endswith(".")
+        assert check(None, wires | {"steps": "INT"}) is True
+        assert check(None, wires | {"steps": "*"}) is True
+        for wrong in ({"solver": "MODEL"}, {"steps": "LATENT"}, {"denoise": "IMAGE"}):
+            assert next(iter(wrong)) in check(5, wires | wrong), wrong
+    for steps in (0, -3, "x", None):
+        refusal(lambda steps=steps: b.node["S4SSampler"].build(pack, steps, 1.0), "above 0")
+        given = model, pack, 0, steps, 2.0, positive, negative, latent, 1.0
+        refusal(lambda given=given: b.node["S4SKSampler"].sample(*given), "above 0")
 
 
 def check_files_are_saved_loaded_and_noticed(b):
@@ -464,6 +579,28 @@ def check_mismatches_warn_and_go_on(b):
         assert "CFG 2" in sent[0][1]["text"] and "CFG 5" in sent[0][1]["text"]
     finally:
         notices.send = before
+
+
+def check_a_prompt_is_warned_once(b):
+    """Detailers and tiles sample many times: each sentence comes once, and again in the next."""
+    from types import SimpleNamespace
+
+    notices, sent, running = b.part("nodes.notices"), [], {}
+    host = SimpleNamespace(
+        prompt_queue=SimpleNamespace(currently_running=running),
+        last_node_id="3",
+        send_sync=lambda event, data: sent.append((event, data["node"], data["text"])),
+    )
+    before, notices.server = notices.server, lambda: host
+    try:
+        for prompt in ("a", "b"):
+            running[0] = (1, prompt, {}, {}, [])
+            for text in ("One.", "One.", "Two.", "One."):
+                notices.warn(text)
+            assert sent == [("s4s.warning", "3", text) for text in ("One.", "Two.")]
+            sent.clear()
+    finally:
+        notices.server = before
 
 
 def check_the_size_in_pixels(b):
@@ -574,6 +711,8 @@ def check_training(b):
     assert learning.running() is None
     full, home = network.calls, b.part("s4s_core.folders").data_home() / "comfyui"
     assert not list(home.iterdir())
+    (home / "abandoned").mkdir()
+    os.utime(home / "abandoned", (0, 0))
 
     views.clear()
     try:
@@ -585,6 +724,24 @@ def check_training(b):
     again = train()["result"][0]
     assert network.calls < full * 0.6, (network.calls, full)  # the teacher's part is kept too
     assert again == pack and not list(home.iterdir())
+
+
+def check_abandoned_trainings_are_removed(b):
+    """After two weeks, but never one that a process still works on."""
+    import time
+
+    learning, processes = b.part("nodes.learning"), b.part("s4s_core.processes")
+    home = b.base / "trainings"
+    for name in ("old", "new", "running"):
+        (home / name).mkdir(parents=True)
+        (home / name / learning.STATE).write_bytes(b"state")
+    with processes.Lock(home / "running" / learning.LOCK) as lock:
+        lock.take()
+        for name, days in (("old", 15), ("new", 13), ("running", 400)):
+            then = time.time() - days * 24 * 3600
+            os.utime(home / name, (then, then))
+        learning.forget_abandoned(home)
+        assert sorted(path.name for path in home.iterdir()) == ["new", "running"]
 
 
 def check_previews_fit_the_memory(b):
@@ -718,6 +875,73 @@ def check_solver_info(b):
     b.node["S4SSolverInfo"].show(b.solver("flow"), 6)
 
 
+def sampled_with(b, pack):
+    """Use a pack as a graph does: shown, put on a model, sampled with, noted in the image."""
+    model, positive, negative, latent, *_ = b.demo(batch=1)
+    shown = b.node["S4SSolverInfo"].show(pack, 0)["result"][0]
+    extra = {}
+    (model,) = b.node["S4SApplySolver"].apply(model, pack, extra)
+    b.ksample(model, positive, negative, latent)
+    json.dumps(extra)
+    return shown
+
+
+def check_hostile_words(b):
+    """Whatever a good solver says about itself, every node takes it and the sidebar lists it."""
+    from hostile import HOSTILE
+
+    library, table = b.part("nodes.library"), b.part("s4s_core.table")
+    loader, save, made = b.classes["S4SLoadSolver"], b.part("s4s_core").save_solver, []
+    home = b.base / "models" / "s4s_solvers"
+    home.mkdir(parents=True, exist_ok=True)
+    try:
+        for what, about in HOSTILE.items():
+            path = home / f"hostile {what}.safetensors"
+            save(path, table.SolverPack(b.solver().tables, about))
+            made.append(path)
+            assert loader.VALIDATE_INPUTS(path.name) is True, what
+            shown = sampled_with(b, loader().load(path.name)[0])
+            lines = shown.splitlines()
+            assert len(shown) < 3000 and all(line.isprintable() for line in lines), (what, shown)
+            hashes = [line for line in lines if line.startswith("SHA-256")]
+            assert hashes == [f"SHA-256: {library.load_unchanged(path).digest}"], what
+        listed = {entry["file"]: entry for entry in b.part("nodes.routes").listing()["solvers"]}
+        json.dumps(listed, allow_nan=False)
+        for path in made:
+            assert (
+                listed[path.name]["error"] is None and len(json.dumps(listed[path.name])) < 20_000
+            )
+    finally:
+        for path in made:
+            path.unlink()
+
+
+def check_malformed_files(b):
+    """Files of another format, kind, family or spelling: one sentence each, in node and sidebar."""
+    from corpus import malformed
+
+    loader, home = b.classes["S4SLoadSolver"], b.base / "models" / "s4s_solvers" / "bad"
+    home.mkdir(parents=True, exist_ok=True)
+    cases = malformed()
+    try:
+        for case in cases:
+            (home / f"{case.name}.safetensors").write_bytes(case.data)
+        listed = {entry["file"]: entry for entry in b.part("nodes.routes").listing()["solvers"]}
+        for case in cases:
+            name = f"bad/{case.name}.safetensors"
+            said = listed[name]["error"]
+            assert said.isprintable() and said.endswith(".") and len(said) < 1000, (case.name, said)
+            assert case.fault is None or case.fault in said, (case.name, said)
+        for name in (f"bad/{case.name}.safetensors" for case in cases[::9]):
+            assert loader.VALIDATE_INPUTS(name) == listed[name]["error"]
+            refusal(lambda name=name: loader().load(name))
+        b.classes["S4SKSampler"].INPUT_TYPES()
+    finally:
+        for path in home.iterdir():
+            path.unlink()
+        home.rmdir()
+
+
 def check_words_of_the_demo(b):
     clip = b.demo()[5]
     assert clip.tokenize("An ANIMAL FACE please") == clip.classes.index("animal face")
@@ -803,6 +1027,192 @@ def check_the_routes(b):
         management.interrupt_current_processing(False)
 
 
+OWN = {"X-S4S": "1"}
+CANCEL, PANEL = "/s4s/jobs/cancel", "/s4s/panel"
+EVIL = "http://evil.example"
+MISSING = b'{"id": "20250101-000000-abcdef"}'
+FOREIGN = [
+    {},
+    {"X-S4S": "0"},
+    {"X-S4S": "1, 1"},
+    OWN | {"Origin": EVIL},
+    OWN | {"Origin": "null"},
+    OWN | {"Origin": ""},
+    OWN | {"Origin": "http://["},
+    OWN | {"Origin": "http://127.0.0.1"},
+    OWN | {"Origin": "file://"},
+    OWN | {"Sec-Fetch-Site": "cross-site"},
+    OWN | {"Sec-Fetch-Site": "same-site"},
+    OWN | {"Host": "evil.example"},
+    OWN | {"Host": "evil.example", "Origin": EVIL},
+    OWN | {"Host": "127.0.0.1.evil.example", "Origin": "http://127.0.0.1.evil.example"},
+    OWN | {"Host": "127.0.0.1@evil.example", "Origin": "http://127.0.0.1@evil.example"},
+    OWN | {"Host": "192.168.0.9", "Origin": "http://192.168.0.9"},
+    OWN | {"Host": "[", "Origin": "http://["},
+    OWN | {"Host": "", "Origin": "http://"},
+]
+BODIES = [
+    (b"", {}),
+    (b"{", {}),
+    (b"[]", {}),
+    (b"null", {}),
+    (b"\xff\xfe\xff", {}),
+    (b"[" * 9_000, {}),
+    (b'{"id":' * 1_500, {}),
+    (b'{"id": 1}', {}),
+    (b'{"id": ["graph"]}', {}),
+    (b'{"id": "graph"}', {}),
+    (b'{"id": ".."}', {}),
+    (b'{"id": "../../home"}', {}),
+    (b'{"id": "a\\u0000b"}', {}),
+    (b'{"id": "\\ud800"}', {}),
+    (b'{"id": "' + b"x" * 9_000 + b'"}', {}),
+    (b'{"id": NaN}', {}),
+    (MISSING, {"Content-Type": "application/json; charset=nonsense"}),
+    (MISSING, {"Content-Type": "text/plain"}),
+    (b" " * 20_000 + MISSING, {}),
+    (b'{"id": "' + b"x" * 20_000_000 + b'"}', {}),
+]
+QUERIES = [
+    "",
+    "file=",
+    "file=../config.json",
+    "file=..%2F..%2Fetc%2Fpasswd",
+    "file=%2Fetc%2Fpasswd",
+    "file=..%5C..%5Csecret.safetensors",
+    "file=demo.safetensors%00",
+    "file=%FF%FE",
+    "file=file%3A%2F%2F%2Fetc%2Fpasswd",
+    "file=" + "x" * 4_000,
+    "file=link.safetensors",
+    "file=loop.safetensors",
+    "file=folder.safetensors",
+]
+STEPS = ("-1", "5.0", "%D9%A5", "1e3", "0", "99", "99999999", "5%00")
+ODD_BASE64 = "data:image/png;base64,A"
+
+
+def attacks():
+    """What a stranger might send, (method, path, headers, body): none of it may work."""
+    found = [("POST", path, given, b"{}") for path in (CANCEL, PANEL) for given in FOREIGN]
+    found += [("POST", CANCEL, OWN | more, body) for body, more in BODIES]
+    found += [("POST", PANEL, OWN, body) for body in (b"", b"[]", b"[" * 9_000, b" " * 20_000)]
+    for query in QUERIES:
+        found += [
+            ("GET", f"/s4s/{what}?{query}&nfe=5", {}, None) for what in ("table", "thumbnail")
+        ]
+    found += [("GET", f"/s4s/table?file=demo.safetensors&nfe={n}", {}, None) for n in STEPS]
+    found += [(method, CANCEL, OWN, MISSING) for method in ("GET", "PUT", "DELETE", "PATCH")]
+    found += [("GET", f"/s4s/{path}", {}, None) for path in ("..", "../etc/passwd", "panel/x")]
+    return found + [("GET", "/s4s/thumbnail?file=odd.safetensors", {}, None)]
+
+
+def state_of(b):
+    """What an attack must leave as it is: files, processes, what is running."""
+    folders = b.part("s4s_core.folders")
+    files = {
+        str(path): path.read_bytes()
+        for home in (folders.data_home(), b.base / "models")
+        for path in home.rglob("*")
+        if path.is_file()
+    }
+    threads = Path("/proc").glob("self/task/*/children")
+    processes = {pid for path in threads for pid in path.read_text().split()}
+    return files, processes, b.part("nodes.panel").PANEL.url(), b.part("nodes.learning").running()
+
+
+def hostile_folder(b):
+    """Put what a stranger may leave among the solver files there; returns the paths."""
+    table, home = b.part("s4s_core.table"), b.base / "models" / "s4s_solvers"
+    home.mkdir(parents=True, exist_ok=True)
+    pack, odd = b.solver(), home / "odd.safetensors"
+    pack = table.SolverPack(pack.tables, {"thumbnail": ODD_BASE64})
+    b.part("s4s_core").save_solver(odd, pack)
+    secret, link, loop = b.base / "secret", home / "link.safetensors", home / "loop.safetensors"
+    secret.write_text("root:secret")
+    link.symlink_to(secret)
+    loop.symlink_to(loop)
+    (home / "folder.safetensors").mkdir()
+    return [odd, link, loop, home / "folder.safetensors"]
+
+
+def check_the_routes_under_attack(b):
+    """Whatever a stranger sends is answered with 4xx and a sentence, and changes nothing."""
+    if importlib.util.find_spec("aiohttp") is None:
+        raise Skipped("aiohttp is not installed")
+    import asyncio
+
+    from aiohttp import web
+    from aiohttp.test_utils import TestClient, TestServer
+
+    routes = b.part("nodes.routes")
+    application = web.Application()
+    for (method, path), handler in routes.ROUTES.items():
+        application.router.add_route(method, path, routes.answering(handler))
+
+    async def visit():
+        async with TestClient(TestServer(application)) as client:
+            for method, path, headers, body in attacks():
+                one = (method, path[:80], headers, (body or b"")[:40])
+                async with client.request(method, path, headers=headers, data=body) as answer:
+                    text = await answer.text()
+                assert 400 <= answer.status < 500, (one, answer.status, text)
+                assert "root:" not in text and "Traceback" not in text, (one, text)
+                if answer.content_type == "application/json":
+                    assert json.loads(text)["error"].endswith("."), one
+                    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            async with client.get("/s4s/solvers") as answer:
+                text = await answer.text()
+                assert answer.status == 200 and "root:" not in text
+
+    made = hostile_folder(b)
+    try:
+        before = state_of(b)
+        asyncio.run(visit())
+        assert state_of(b) == before
+    finally:
+        for path in made:
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def check_whose_page_a_request_is_from(b):
+    """By default only this machine's names are ComfyUI's; told to listen elsewhere, those too."""
+    guard = b.part("nodes.guard")
+
+    def own(host, listen):
+        guard.args.listen = listen
+        return guard.is_own({"X-S4S": "1", "Host": host, "Origin": f"http://{host}".lower()})
+
+    before = guard.args.listen
+    try:
+        for host in ("localhost:8188", "127.0.0.1", "127.0.0.1:80", "[::1]:8188", "LOCALHOST"):
+            assert own(host, "127.0.0.1"), host
+        for host in ("evil.example", "localhost.evil.example", "192.168.0.9:8188", "", "["):
+            assert not own(host, "127.0.0.1"), host
+        assert own("192.168.0.9:8188", "127.0.0.1,192.168.0.9")
+        assert not own("mine.example", "127.0.0.1,192.168.0.9")
+        assert own("mine.example", "0.0.0.0,::") and not own("", "0.0.0.0,::")
+    finally:
+        guard.args.listen = before
+
+
+def check_where_the_panel_finds_comfyui(b):
+    """On this machine, without TLS; elsewhere it is not asked for anything."""
+    panel = b.part("nodes.panel")
+    before = vars(panel.args).copy()
+    try:
+        for listen, key, found in (
+            ("127.0.0.1", None, "http://127.0.0.1:9"),
+            ("0.0.0.0,::", None, "http://127.0.0.1:9"),
+            ("192.168.0.9", None, None),
+            ("127.0.0.1", "key.pem", None),
+        ):
+            vars(panel.args).update(listen=listen, tls_keyfile=key, port=9)
+            assert panel.own_address() == found
+    finally:
+        vars(panel.args).update(before)
+
+
 def check_the_panel_process(b):
     panel = b.part("nodes.panel")
     line = "print('noise'); print('S4S panel: http://127.0.0.1:9/', flush=True); "
@@ -814,6 +1224,8 @@ def check_the_panel_process(b):
     finally:
         one.stop()
     assert one.url() is None
+    address = "import os, sys; sys.exit('At ' + os.environ['S4S_COMFYUI'] + '.')"
+    refusal(panel.Panel([sys.executable, "-c", address]).start, f"At {panel.own_address()}.")
     words = "import sys; sys.exit('Install gradio to use the panel.')"
     refusal(panel.Panel([sys.executable, "-c", words]).start, "Install gradio")
     words = "import sys; sys.exit(f'Given {sys.argv[1:]}.')"

@@ -129,6 +129,28 @@ def test_every_way_to_sample_gives_what_the_core_gives(server):
         assert gap < 1e-4, (name, gap)
 
 
+def test_steps_may_come_by_wire_and_other_wires_must_fit(server):
+    own = node(
+        "S4SKSampler",
+        model=["1", 0],
+        solver=["2", 0],
+        seed=11,
+        steps=["n", 0],
+        cfg=CFG,
+        latent_image=["1", 3],
+        denoise=1.0,
+        positive=["1", 1],
+        negative=["1", 2],
+    )
+    wired = graph(k=own, n=node("PrimitiveInt", value=5))
+    outputs = server.run(wired | {"s": node("SaveLatent", samples=["k", 0], filename_prefix="w")})
+    assert (latents(server, outputs, "s") - by_core(11)).abs().max() < 1e-4
+    own["inputs"]["model"] = ["1", 3]
+    given = wired | {"s": node("SaveLatent", samples=["k", 0], filename_prefix="w")}
+    status, body = server.ask("/prompt", {"prompt": given, "client_id": "tests"})
+    assert status == 400 and b"The input model takes MODEL, not LATENT." in body
+
+
 def test_the_quick_start_draws_what_the_core_draws(server):
     prompt = example_workflows.build("demo-quick-start").prompt()
     samplers = {

@@ -5,6 +5,8 @@ import re
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from problems import PROBLEMS
 
 from s4s_core import SolverPack, classical_table, sample, schedule
@@ -61,6 +63,37 @@ def test_lengths_that_the_pack_lacks_are_interpolated(steps, space, ending):
     assert sigmas[0] == pack[4].sigmas[0] and sigmas[-1] == ending
 
 
+@given(
+    st.lists(st.floats(0.01, 0.99), max_size=12),
+    st.sampled_from([0.0, 1e-3]),
+    st.sampled_from(["ve", "flow"]),
+    st.integers(1, 200),
+)
+def test_any_length_of_any_table_falls_strictly_to_its_ending(ratios, ending, space, steps):
+    """For other samplers too: equal neighbours would have them divide by zero."""
+    top = 1.0 if space == "flow" else 80.0
+    nodes = ending + (top - ending) * np.cumprod([1.0, *ratios])
+    nodes = nodes[nodes > 1.01 * ending]
+    table = classical_table("euler", torch.tensor([*nodes, ending]), 1, space)
+    sigmas = host_sigmas(SolverPack.of(table), steps)
+    assert len(sigmas) == steps + 1 and (sigmas.diff() < 0).all()
+    assert sigmas[0] == table.sigmas[0] and sigmas[-1] == ending
+    if steps % table.steps == 0:
+        assert np.allclose(sigmas[:: steps // table.steps], table.sigmas, rtol=1e-9)
+
+
+def test_a_solver_of_one_step_follows_the_denoise_strength():
+    pack = SolverPack.of(classical_table("euler", torch.tensor([80.0, 0.0]), 1, "ve"))
+    assert host_sigmas(pack, 2).tolist() == [80.0, 40.0, 0.0]
+    assert table_for(pack, host_sigmas(pack, 4)[-2:]).sigmas.tolist() == [20.0, 0.0]
+
+
+def test_a_low_strength_goes_below_the_last_node_above_zero():
+    pack = pack_of((4,))
+    starts = [float(host_sigmas(pack, int(4 / strength))[-5]) for strength in (0.5, 0.2, 0.1, 0.05)]
+    assert starts == sorted(set(starts), reverse=True) and starts[-1] < pack[4].sigmas[-2]
+
+
 def test_a_full_run_of_another_length_is_refused_in_one_sentence():
     pack = pack_of()
     with pytest.raises(HostError, match="no table for 5 steps.*one of 4, 6, 8"):
@@ -72,10 +105,35 @@ def test_another_scheduler_at_full_strength_runs_the_table_of_as_many_steps():
     assert table_for(pack, schedule("uniform", 6, model_of())) is pack[6]
 
 
-def test_another_scheduler_that_stops_half_way_is_refused():
+@pytest.mark.parametrize("start", [0, 3])
+@pytest.mark.parametrize("stop", [6, 8, 11])
+def test_a_run_that_stops_above_the_ending_is_refused(start, stop):
+    """A split list of another scheduler, or leftover noise: to run on to 0 would be a lie."""
     pack = pack_of()
-    with pytest.raises(HostError, match="scheduler 's4s'"):
-        table_for(pack, schedule("uniform", 12, model_of())[:7])
+    part = schedule("uniform", 12, model_of())[start : stop + 1]
+    with pytest.raises(HostError, match="let it run to the end, .* 's4s' at one of 4, 6, 8"):
+        table_for(pack, part)
+
+
+def test_a_part_of_an_interpolated_schedule_that_stops_above_the_ending_is_refused():
+    pack = pack_of()
+    with pytest.raises(HostError, match="cannot stop at the noise level"):
+        table_for(pack, host_sigmas(pack, 12)[2:9])
+
+
+def test_what_hosts_write_for_zero_is_zero():
+    pack = pack_of()
+    sigmas = schedule("uniform", 6, model_of())
+    sigmas[-1] = 1e-6
+    assert table_for(pack, sigmas) is pack[6]
+
+
+def test_every_window_of_a_table_runs_just_its_nodes():
+    pack = pack_of()
+    for start in range(8):
+        for stop in range(start + 1, 9):
+            part = host_sigmas(pack, 8)[start : stop + 1]
+            assert table_for(pack, part).sigmas.tolist() == part.tolist()
 
 
 @pytest.mark.parametrize("solver", SOLVER_NAMES)

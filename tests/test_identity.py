@@ -1,5 +1,7 @@
 """The name that ComfyUI's models have in solver files: of the checkpoint, not of what is on it."""
 
+from types import SimpleNamespace
+
 import torch
 
 from s4s_core.identity import identity
@@ -29,6 +31,18 @@ def test_a_lora_does_not_change_it():
     for layer in patched.layers:
         layer.weight.data.mul_(1.1)
     assert identity(patched) == identity(Base())
+
+
+def test_a_merge_does_not_change_it():
+    """It changes biases too; while it is on the model, the host keeps the checkpoint's aside."""
+    merged, backup = Base(), {}
+    for name, parameter in merged.named_parameters():
+        backup[name] = SimpleNamespace(weight=parameter.detach().clone())
+        parameter.data.mul_(1.1)
+    merged.current_patcher = SimpleNamespace(backup=backup)
+    assert identity(merged) == identity(Base())
+    merged.current_patcher = None
+    assert identity(merged) == identity(Base())
 
 
 def test_other_weights_and_other_families_do():

@@ -44,6 +44,21 @@ def test_missing_diffusers_is_told_with_the_command(monkeypatch):
     assert "needs diffusers and transformers" in str(told.value)
 
 
+def test_in_a_webui_the_own_environment_is_named_until_it_runs(monkeypatch, tmp_path):
+    """A1111 puts its own versions back at every start."""
+    checkout, environment = tmp_path / "extensions" / "s4s", tmp_path / "venv"
+    environment.mkdir()
+    monkeypatch.setattr(extras, "CHECKOUT", checkout)
+    monkeypatch.setattr(extras.sys, "prefix", str(environment))
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match="'python s4s.py' in .*s4s and train there.$") as told:
+        extras.import_extras("diffusers")
+    assert "pip" not in str(told.value)
+    (environment / "s4s-requirements.stamp").touch()
+    with pytest.raises(ModelError, match="pip install"):
+        extras.import_extras("diffusers")
+
+
 def test_a_job_without_a_module_names_its_python_and_promises_nothing(capsys):
     said = worker._reason(
         ModuleNotFoundError("No module named 'sentencepiece'", name="sentencepiece")

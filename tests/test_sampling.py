@@ -224,11 +224,12 @@ def test_keep_is_exact_even_where_the_model_fails():
     assert torch.equal(out[:, :3], original[:, :3]) and out[:, 3].isnan().all()
 
 
-def test_keep_blends_between():
+def test_keep_leaves_what_a_mask_protects_in_part_to_the_host():
+    """Hosts blend soft masks inside their model calls: to blend again would protect too much."""
     _, table, _ = setup()
     x, original = torch.randn(2, 5), torch.randn(2, 5)
     out = sample(half, x, table, keep=(torch.full((1, 5), 0.25), original))
-    torch.testing.assert_close(out, 0.25 * sample(half, x, table) + 0.75 * original)
+    assert torch.equal(out, sample(half, x, table))
 
 
 # --- shapes and dtypes

@@ -7,6 +7,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from corpus import malformed
+from hostile import HOSTILE
+
+from s4s_core import load_solver
+from s4s_core.errors import SolverFileError
+from s4s_core.folders import DEMO_SOLVER
+from s4s_core.summary import summary
+from s4s_core.table import SolverPack
 
 ROOT = Path(__file__).resolve().parents[1]
 WEB = ROOT / "web"
@@ -32,6 +40,30 @@ def test_modules_under_node(path):
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert re.search(r"^# pass [1-9]", run.stdout, re.MULTILINE) or "ℹ pass" in run.stdout
+
+
+def listed(tmp_path):
+    """What the routes answer about hostile and malformed files."""
+    good = load_solver(DEMO_SOLVER)
+    for what, about in HOSTILE.items():
+        said = json.loads(json.dumps(summary(SolverPack(good.tables, about))))
+        yield {"file": f"{what}.safetensors", "error": None} | said
+    path = tmp_path / "bad.safetensors"
+    for case in malformed():
+        path.write_bytes(case.data)
+        with pytest.raises(SolverFileError) as caught:
+            load_solver(path)
+        yield {"file": f"{case.name}.safetensors", "error": str(caught.value), "thumbnail": None}
+
+
+@pytest.mark.skipif(node_version() < 20, reason="needs node 20 or newer")
+def test_the_sidebar_shows_hostile_and_malformed_files(tmp_path):
+    entries, script = tmp_path / "solvers.json", ROOT / "tests" / "web" / "hostile.mjs"
+    entries.write_text(json.dumps(list(listed(tmp_path))), "utf-8")
+    run = subprocess.run(
+        [NODE, str(script), str(entries)], capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_every_module_has_tests():

@@ -223,6 +223,7 @@ def test_the_refiner_switches_by_the_calls_that_are_made(webui):
     host = webui("forge")
     host.other_model = PatchedHolder(flow=False)
     host.other_model.sd_checkpoint_info = host.model.sd_checkpoint_info
+    host.switch_at = 0.5
     host.generate(Job(40, denoising_strength=0.5), torch.zeros(2, *SHAPE))
     assert host.other_model is None
 

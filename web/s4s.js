@@ -16,7 +16,7 @@ const { clean } = await import("./s4s/format.mjs");
 const { carryOut, describe, plan } = await import("./s4s/graph.mjs");
 const { openPanel } = await import("./s4s/panel.mjs");
 const { sidebar } = await import("./s4s/sidebar.mjs");
-const { narrow, withSteps } = await import("./s4s/steps.mjs");
+const { deciding, narrow, withSteps } = await import("./s4s/steps.mjs");
 const { translator } = await import("./s4s/texts.mjs");
 
 async function words() {
@@ -63,8 +63,8 @@ const steps = {
   watch(node) {
     const changed = () => steps.offer(!app.configuringGraph);
     if (withSteps.has(node.comfyClass)) after(node, "onConnectionsChange", changed);
-    if (node.comfyClass === "S4SLoadSolver")
-      node.widgets?.filter(({ name }) => name === "solver").forEach((widget) => after(widget, "callback", changed));
+    node.widgets?.filter(({ name }) => name === deciding[node.comfyClass])
+      .forEach((widget) => after(widget, "callback", changed));
   },
 };
 

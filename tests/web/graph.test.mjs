@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { carryOut, describe, plan } from "../../web/s4s/graph.mjs";
-import { fileOf, narrow, nearest } from "../../web/s4s/steps.mjs";
+import { narrow, nearest, stepsOf } from "../../web/s4s/steps.mjs";
 import { solver } from "./samples.mjs";
 
 const SLOTS = {
@@ -11,6 +11,8 @@ const SLOTS = {
   S4SSampler: [[["solver", "S4S_SOLVER"]], ["SAMPLER", "SIGMAS", "INT"], ["steps", "denoise"]],
   S4SKSampler: [[["model", "MODEL"], ["solver", "S4S_SOLVER"]], ["LATENT"], ["steps"]],
   KSampler: [[["model", "MODEL"], ["positive", "CONDITIONING"]], ["LATENT"], ["steps", "cfg", "sampler_name", "scheduler"]],
+  S4STrainSolver: [[["model", "MODEL"]], ["S4S_SOLVER", "IMAGE"], ["nfes", "effort"]],
+  S4SSaveSolver: [[["solver", "S4S_SOLVER"]], ["S4S_SOLVER", "STRING"], ["filename"]],
   SamplerCustomAdvanced: [[["guider", "GUIDER"], ["sampler", "SAMPLER"], ["sigmas", "SIGMAS"]], ["LATENT"], []],
   CheckpointLoaderSimple: [[], ["MODEL", "CLIP", "VAE"], ["ckpt_name"]],
   VAEDecode: [[["samples", "LATENT"]], ["IMAGE"], []],
@@ -144,9 +146,29 @@ test("the list of steps follows the wired solver", () => {
   narrow(world.graph.nodes, solvers, false);
   assert.equal(sampler.widgets[0].value, 20);
   narrow(world.graph.nodes, solvers, true);
-  assert.equal(fileOf(sampler), "my.safetensors");
   assert.deepEqual(sampler.widgets[0].options.values, [4, 6]);
   assert.equal(sampler.widgets[0].value, 6);
   assert.deepEqual(free.widgets[0].options.values, [4, 5, 6]);
   assert.equal(free.widgets[0].value, 5);
+});
+
+test("steps that are being trained can be chosen, with Save Solver between or not", () => {
+  const world = fakeGraph();
+  const [train, save, sampler, later] = ["S4STrainSolver", "S4SSaveSolver", "S4SKSampler", "S4SSampler"].map(world.put);
+  train.connect(0, save, 0);
+  train.connect(0, sampler, 1);
+  save.connect(0, later, 0);
+  train.widgets[0].value = "7, 4 7";
+  sampler.widgets[0].value = later.widgets[0].value = 5;
+  narrow(world.graph.nodes, [solver({ nfes: [5] })], true);
+  for (const node of [sampler, later]) {
+    assert.deepEqual(node.widgets[0].options.values, [4, 7]);
+    assert.equal(node.widgets[0].value, 4);
+  }
+  for (const nothing of ["", "five", null]) {
+    train.widgets[0].value = nothing;
+    assert.equal(stepsOf(sampler, new Map()), undefined);
+  }
+  save.connect(0, save, 0);
+  assert.equal(stepsOf(later, new Map()), undefined);
 });

@@ -55,11 +55,11 @@ def application(max_file_size=MAX_FILE):
     """The guarded ASGI application of the whole panel."""
     from fastapi import FastAPI
 
-    from . import build, compat
+    from . import build, comfyui, compat
     from .security import Guard
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    return Guard(compat.mount(app, build(), max_file_size))
+    return Guard(compat.mount(app, build(comfyui.hooks()), max_file_size))
 
 
 def serve(port=None, follow=None, browser=True):

@@ -1,6 +1,9 @@
 // The list of steps on a node follows the solver that is wired to it.
 
-const LOAD = "S4SLoadSolver";
+const [LOAD, TRAIN, SAVE] = ["S4SLoadSolver", "S4STrainSolver", "S4SSaveSolver"];
+
+/** {node type: the widget that its solver's steps follow}. */
+export const deciding = { [LOAD]: "solver", [TRAIN]: "nfes" };
 
 /** Node types whose `steps` is a list of what the solver holds. */
 export const withSteps = new Set(["S4SSampler", "S4SKSampler"]);
@@ -11,11 +14,28 @@ export function nearest(nfes, steps) {
   return [...nfes].sort((a, b) => distance(a) - distance(b) || a - b)[0];
 }
 
-/** The file that a node's solver comes from; null if it is not wired straight to a Load Solver. */
-export function fileOf(node) {
+const value = (node, name) => node.widgets?.find((widget) => widget.name === name)?.value;
+
+/** What a node's solver comes from, Save Solver passed through; null if nothing is wired. */
+function sourceOf(node, passed = new Set()) {
   const slot = (node.inputs ?? []).findIndex((input) => input.name === "solver");
   const source = slot < 0 ? null : node.getInputNode(slot);
-  return source?.type === LOAD ? source.widgets.find((widget) => widget.name === "solver")?.value : null;
+  if (source?.type !== SAVE || passed.has(source)) return source; // a graph may be a ring
+  return sourceOf(source, passed.add(source));
+}
+
+/** The numbers in a text of Train Solver, such as 4,5,6, ascending. */
+function numbers(text) {
+  return [...new Set(String(text ?? "").match(/\d+/g)?.map(Number))].sort((a, b) => a - b);
+}
+
+/** The steps of the solver that is wired to a node: those of its file, by `known`, or those that it
+ * is trained for; undefined if it is not known. */
+export function stepsOf(node, known) {
+  const source = sourceOf(node);
+  if (source?.type === LOAD) return known.get(value(source, "solver"));
+  const trained = source?.type === TRAIN ? numbers(value(source, "nfes")) : [];
+  return trained.length ? trained : undefined;
 }
 
 /** Offer on each such node the steps of its solver only; a node whose solver is not known offers
@@ -27,7 +47,7 @@ export function narrow(nodes, solvers, move) {
   for (const node of nodes) {
     const widget = withSteps.has(node.type) && node.widgets?.find((one) => one.name === "steps");
     if (!widget || all.length === 0) continue;
-    const own = known.get(fileOf(node));
+    const own = stepsOf(node, known);
     widget.options.values = own ?? all;
     if (move && own && !own.includes(Number(widget.value))) widget.value = nearest(own, Number(widget.value));
   }
