@@ -2,15 +2,12 @@
 
 import json
 import os
-import urllib.request
 from contextlib import suppress
-from http.client import HTTPException
 
 ADDRESS = "S4S_COMFYUI"
 """The variable of the environment with the address at which ComfyUI listens on this machine."""
 
 _PATIENCE = 5.0
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Hooks:
@@ -26,11 +23,14 @@ class Hooks:
 
         One that does not answer keeps its memory, and the training starts all the same.
         """
+        from http.client import HTTPException
+        from urllib.request import ProxyHandler, Request, build_opener
+
         body = json.dumps({"unload_models": True, "free_memory": True}).encode()
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.address}/free", body, headers)
+        request = Request(f"{self.address}/free", body, headers)
         with suppress(OSError, HTTPException):
-            _DIRECT.open(request, timeout=_PATIENCE).close()
+            build_opener(ProxyHandler({})).open(request, timeout=_PATIENCE).close()
 
 
 def hooks():
