@@ -209,17 +209,17 @@ def full_plan(budget=BUDGET, frechet=2048, seed=0):
     sections["bundled"] = [cell for pair in bundled(base) for cell in pair]
     for cfg in CFGS:
         sections[f"seeds {cfg:g}"] = headline(base, budget, seeds, base.nfe, cfg)
+    sections["ablations"] = [c for rows in ablations(base, budget).values() for _, c in rows]
+    sections["big table"] = trained
+    sections["guidance"] = guidance(base, budget)
     for cfg in CFGS:
         sections[f"rival seeds {cfg:g}"] = rivals(base, budget, seeds, base.nfe, cfg)
-    sections["ablations"] = [c for rows in ablations(base, budget).values() for _, c in rows]
     sections["efforts"] = [
         c
         for cfg in CFGS
         for cells in efforts(replace(base, cfg=cfg), budget).values()
         for c in cells
     ]
-    sections["guidance"] = guidance(base, budget)
-    sections["big table"] = trained
     return Plan(sections, seeds, budget, frechet, base)
 
 
