@@ -25,6 +25,7 @@ from s4s_core.evaluation import candidates, squared_errors
 from s4s_core.objectives import L2
 from s4s_core.sampling import sample
 from s4s_core.solver_file import dump_solver
+from s4s_core.summary import summary
 from s4s_core.teacher import default_teacher, draw_pairs
 from s4s_core.training import gauss_newton, starts
 from s4s_core.training.fit import Run, Settings, _teacher_facts, fit
@@ -570,6 +571,13 @@ def test_scores_are_what_they_say():
     classical = squared_errors(model.denoise, named, pairs).sqrt()
     assert scores["classical"] == pytest.approx(float(classical.square().mean().sqrt()), rel=1e-5)
     assert scores["classical_median"] <= float(classical.median()) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("start", [{"init": "gaussian:3:edm"}, {"start": table_of("lms")}])
+def test_without_a_search_no_score_is_of_the_best_classical_solver(start):
+    result = tiny_fit(small(), **start)
+    assert set(result.scores["4"]) == {"rmse", "median", "initial"}
+    assert summary(result.pack)["ratios"] == {"4": None}
 
 
 @pytest.mark.parametrize("method", ["gauss-newton", "s4s"])

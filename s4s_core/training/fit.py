@@ -66,8 +66,9 @@ def fit(
     callback gets an Event after every step.
     state: a file that the run is saved to and resumed from. cache: a folder for teacher results.
     cancelled: a function asked between model calls; a true answer raises TrainingCancelled.
-    Other options are the fields of Settings. On held-out noise the result is never worse than any
-    of the eight classical solvers that were best in the search, by the loss that was trained.
+    Other options are the fields of Settings. On held-out noise the result is never worse, by the
+    loss that was trained, than its start, nor than any of the eight classical solvers that were
+    best in the search for one. Only where there was a search do scores speak of classical solvers.
     """
     if isinstance(objective, str):
         options["objective"], objective = objective, None
@@ -293,7 +294,7 @@ class Run:
         """Score on held-out noise; the best classical start comes back where training lost to it.
 
         Better or worse is a matter of the loss that was trained; the scores are errors to the
-        teacher: of the result, of the start, and the least of all classical starts.
+        teacher: of the result, of the start, and after a search the least of all that were found.
         """
         if "scores" not in part:
             trained, marks = self._mark(task, table), [self._mark(task, c.table) for c in ranked]
@@ -310,16 +311,14 @@ class Run:
                     f"against {marks[best].rmse:.4g}); {ranked[best].label} is kept."
                 )
                 trained, part["kept"] = marks[best], best
-            first = min(range(len(ranked)), key=lambda k: marks[k].rmse)
             initial = marks[ranked.index(start)].rmse
             part["scores"] = {
                 "rmse": trained.rmse,
                 "median": trained.median,
                 "initial": initial if math.isfinite(initial) else None,
-                "classical": marks[first].rmse,
-                "classical_median": min(mark.median for mark in marks),
-                "classical_name": ranked[first].label,
             }
+            if "ranked" in part:
+                part["scores"] |= _classical_scores(ranked, marks)
         return table if part["kept"] is None else ranked[part["kept"]].table
 
     def _mark(self, task, table):
@@ -347,6 +346,16 @@ class _Mark(NamedTuple):
     loss: float
     rmse: float
     median: float
+
+
+def _classical_scores(ranked, marks):
+    """What the scores say of the classical solvers that a search has found."""
+    first = min(range(len(ranked)), key=lambda k: marks[k].rmse)
+    return {
+        "classical": marks[first].rmse,
+        "classical_median": min(mark.median for mark in marks),
+        "classical_name": ranked[first].label,
+    }
 
 
 @dataclass(frozen=True)
