@@ -10,7 +10,6 @@ import torch
 from ..errors import ObjectiveError, TrainingDiverged, TrainingError
 from ..evaluation import candidates
 from ..objectives import objective as find_objective
-from ..precision import as_float64
 from ..schedules.gits import Costs, gits_costs
 from ..table import SolverPack, SolverTable
 from ..teacher import default_teacher, draw_pairs
@@ -323,11 +322,7 @@ class Run:
 
     def _mark(self, task, table):
         """The _Mark of a table on held-out noise; infinite where a result is not finite."""
-        pairs = self.pairs["held_out"]
-        result = task.results(table, pairs)
-        with torch.no_grad():
-            distances = as_float64(self.goal.distance(result, pairs.target)).cpu()
-        errors = as_float64(result - pairs.target).flatten(1).square().mean(1).cpu()
+        distances, errors = task.scores(table, self.pairs["held_out"])
         if not bool((distances.isfinite() & errors.isfinite()).all()):
             return _Mark(math.inf, math.inf, math.inf)
         robust = self.settings.method == "gauss-newton"

@@ -83,6 +83,18 @@ class Task:
 
         return self.workers.map(pairs, measure)[0]
 
+    def scores(self, table, pairs):
+        """(distances as of `errors`, mean squared errors) to the teacher, each float64 [n]."""
+
+        def measure(part):
+            result = self._run(table, part)
+            with torch.no_grad():
+                distances = as_float64(self.objective.distance(result, part.target)).cpu()
+            squares = as_float64(result - part.target).flatten(1).square().mean(1).cpu()
+            return distances, squares
+
+        return self.workers.map(pairs, measure)
+
     def _run(self, table, part):
         with torch.no_grad():
             return sample(self.meter, part.x, table, part.cond)
