@@ -9,6 +9,7 @@ from learners import METHODS, TINY, changed, one_sentence, small, table_of, task
 from safetensors.torch import load_file
 
 from s4s_core.errors import ModelError, S4SError, TrainingDiverged, TrainingError
+from s4s_core.objectives import L2
 from s4s_core.training import gauss_newton
 from s4s_core.training.gradient import Descent
 from s4s_core.training.meter import Meter
@@ -167,6 +168,7 @@ def test_a_start_that_is_not_finite_is_named():
 ERRORS = [
     torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."),
     RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:80] DefaultCPUAllocator: not enough memory: you"),
     RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)."),
     MemoryError(),
 ]
@@ -190,7 +192,7 @@ def narrow(limit, error=ERRORS[1]):
     return changed(inner, denoise=Narrow(inner, limit, error))
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=["cuda", "cpu", "mps", "python"])
+@pytest.mark.parametrize("error", ERRORS, ids=["cuda", "cpu", "windows", "mps", "python"])
 def test_the_batch_halves_until_it_fits(error):
     model = narrow(3, error)
     result = tiny_fit(model, batch=32, budget=1500)
@@ -212,6 +214,23 @@ def test_too_little_memory_for_one_sample_is_one_sentence(method):
     with pytest.raises(TrainingError, match="single sample") as error:
         tiny_fit(narrow(0), 4, method)
     one_sentence(error)
+
+
+class NarrowL2(L2):
+    """A distance that runs out of memory above two samples."""
+
+    def distance(self, result, target):
+        if len(result) > 2:
+            raise ERRORS[0]
+        return super().distance(result, target)
+
+
+@pytest.mark.parametrize("method", ["gauss-newton", "s4s"])
+def test_an_objective_without_memory_is_scored_in_smaller_parts(method):
+    plain, result = (tiny_fit(small(), 4, method, objective=goal) for goal in (L2(), NarrowL2()))
+    for name, array in plain.pack[4].arrays.items():
+        np.testing.assert_allclose(result.pack[4].arrays[name], array, rtol=1e-6, atol=1e-6)
+    assert result.scores["4"] == pytest.approx(plain.scores["4"], rel=1e-5)
 
 
 @pytest.mark.parametrize("at", range(1, 13))

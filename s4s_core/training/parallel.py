@@ -34,7 +34,7 @@ def is_out_of_memory(error):
     """Did an allocation fail, on a GPU or in main memory?"""
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
         return True
-    told = ("out of memory", "allocate memory")
+    told = ("out of memory", "allocate memory", "not enough memory")  # the last one is Windows'
     return isinstance(error, RuntimeError) and any(text in str(error) for text in told)
 
 
