@@ -1,6 +1,8 @@
 """Injected faults: results that are not finite, and memory that runs out."""
 
 import math
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from s4s_core.training.meter import Meter
 from s4s_core.training.parallel import Workers, is_out_of_memory
 from s4s_core.training.state import load_state
 from s4s_core.training.student import Student
+from s4s_core.training.task import NotFinite, Task
 
 ALL_METHODS = ("gauss-newton", *METHODS)
 SHORT = {"budget": 1200, "batch": 4}
@@ -161,6 +164,77 @@ def test_a_start_that_is_not_finite_is_named():
         with pytest.raises(TrainingDiverged, match="initial table of 4 NFE") as error:
             tiny_fit(model, 4, method, start=wild)
         one_sentence(error)
+
+
+# --- one start of several
+
+FEW = {"init": "auto", "starts": 2, "budget": 1000, "samples": 6, "validation": 4, "held_out": 4}
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """A function: the numbers given are of starts whose iterations are never finite from now on."""
+    iterate, tables = gauss_newton._iterate, []
+
+    def look(task, parameters, state):
+        if parameters.table not in tables:
+            tables.append(parameters.table)
+        return iterate(task, parameters, state)
+
+    monkeypatch.setattr(gauss_newton, "_iterate", look)
+    tiny_fit(small(), 4, **FEW)
+    assert len(tables) == 2
+
+    def fails(task, parameters, state, numbers):
+        if tables.index(parameters.table) in numbers:
+            raise NotFinite
+        return iterate(task, parameters, state)
+
+    def choose(*numbers):
+        monkeypatch.setattr(gauss_newton, "_iterate", partial(fails, numbers=numbers))
+
+    return choose
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_start_that_diverges_is_given_up_alone(tmp_path, broken, number):
+    class Stop(Exception):
+        pass
+
+    def stop(event):
+        raise Stop
+
+    broken(number)
+    whole, resumed = tiny_fit(small(), 4, **FEW), None
+    assert len(whole.log) == 1 and "was given up" in whole.log[0] and len(whole.history[4]) > 1
+    assert whole.scores["4"]["rmse"] < whole.scores["4"]["classical"]
+    while resumed is None:
+        with suppress(Stop):
+            resumed = tiny_fit(small(), 4, state=tmp_path / "run", callback=stop, **FEW)
+    assert (resumed.pack, resumed.log, resumed.calls) == (whole.pack, whole.log, whole.calls)
+
+
+def test_training_that_diverges_from_all_starts_is_one_sentence(tmp_path, broken):
+    broken(0, 1)
+    for _ in range(2):
+        with pytest.raises(TrainingDiverged, match="four times in a row") as error:
+            tiny_fit(small(), 4, state=tmp_path / "run", **FEW)
+        one_sentence(error)
+
+
+def test_a_start_that_is_not_finite_is_given_up_alone(monkeypatch):
+    """The best start: its errors are measured for the scale, and to begin from it."""
+    inner, seen = Task.initial_errors, []
+
+    def initial_errors(task, table):
+        seen.append((table.form, *table.call_sigmas.round(6)))
+        if seen[-1] == seen[0]:
+            raise TrainingDiverged("The start is not finite.")
+        return inner(task, table)
+
+    monkeypatch.setattr(Task, "initial_errors", initial_errors)
+    result = tiny_fit(small(), 4, **FEW)
+    assert len(result.log) == 1 and len(result.history[4]) > 1
 
 
 # --- out of memory

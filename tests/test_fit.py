@@ -343,7 +343,10 @@ def whole():
 
 @pytest.mark.parametrize("method", ALL_METHODS)
 def test_stopped_after_every_event(tmp_path, whole, method):
+    heard = {nfe: [] for nfe in NFES}
+
     def stop(event):
+        heard[event.nfe].append(event.validation)
         raise Stop
 
     path, stops = tmp_path / "run.safetensors", 0
@@ -355,6 +358,8 @@ def test_stopped_after_every_event(tmp_path, whole, method):
             stops += 1
     assert stops >= 3
     assert outcome(result) == whole(method)[0]
+    for best in heard.values():
+        assert best == sorted(best, reverse=True), "a resumed run knows the best table of all"
 
 
 def test_a_run_of_several_chunks_resumes_bit_by_bit(tmp_path):

@@ -1,6 +1,7 @@
 """`fit`: distil a model's teacher into a pack of solver tables."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -218,11 +219,14 @@ class Run:
         return Costs(*self.state["costs"])
 
     def _gauss_newton(self, task, ranked, part):
-        """Probe the best starts, then finish them, the most promising first, while budget lasts."""
+        """Probe the best starts, then finish them, the most promising first, while budget lasts.
+
+        One that diverges is trained no further; the best table that it had stays in the contest.
+        """
         settings = self.settings
         chosen = distinct([(0, c) for c in ranked], settings.starts)
         if "scale" not in part:
-            part["scale"] = gauss_newton.robust_scale(task.initial_errors(chosen[0].table))
+            part["scale"] = _scale(task, chosen)
         task.scale = part["scale"]
         limits = float(self.model.sigma_min), float(self.model.sigma_max)
         runs = part.setdefault("runs", [{} for _ in chosen])
@@ -237,15 +241,39 @@ class Run:
             )
             for c in chosen
         ]
+        for each, run in zip(parameters, runs, strict=True):
+            if "best" in run:
+                task.remember(run["validation"] ** 0.5, each.at(run["best"]))
+
+        def refine(k, iterations):
+            self._refine(task, chosen[k], parameters[k], k, part, iterations)
+
         if "order" not in part:
-            for each, run in zip(parameters, runs, strict=True):
-                gauss_newton.refine(task, each, run, iterations=PROBE_ITERATIONS)
-            part["order"] = sorted(range(len(runs)), key=lambda k: runs[k]["validation"])
+            for k in range(len(runs)):
+                refine(k, PROBE_ITERATIONS)
+            begun = [k for k, run in enumerate(runs) if "best" in run]
+            part["order"] = sorted(begun, key=lambda k: runs[k]["validation"])
         for k in part["order"]:
-            gauss_newton.refine(task, parameters[k], runs[k], iterations=MAX_ITERATIONS)
+            refine(k, MAX_ITERATIONS)
         best = min(part["order"], key=lambda k: runs[k]["validation"])
         part["history"] = runs[best]["history"]
         return chosen[best], parameters[best].at(runs[best]["best"])
+
+    def _refine(self, task, start, parameters, number, part, iterations):
+        """Train one of the starts; TrainingDiverged only if all of them have diverged."""
+        runs = part["runs"]
+        if "diverged" in runs[number]:
+            return
+        try:
+            gauss_newton.refine(task, parameters, runs[number], iterations=iterations)
+        except TrainingDiverged:
+            runs[number]["diverged"] = True
+            if all("diverged" in run for run in runs):
+                raise
+            part.setdefault("log", []).append(
+                f"NFE {task.nfe}: training from {start.label} was given up, because its results "
+                "are not finite."
+            )
 
     def _descend(self, task, candidate, part):
         """Train by gradient from the best start."""
@@ -303,9 +331,9 @@ class Run:
                     "try another precision."
                 )
             best = min(range(len(ranked)), key=lambda k: marks[k].loss)
-            part["log"], part["kept"] = [], None
+            log, part["kept"] = part.setdefault("log", []), None
             if trained.loss > marks[best].loss:
-                part["log"].append(
+                log.append(
                     f"NFE {task.nfe}: training did not help on held-out noise ({trained.rmse:.4g} "
                     f"against {marks[best].rmse:.4g}); {ranked[best].label} is kept."
                 )
@@ -333,6 +361,14 @@ class Run:
 STATE_VERSION = 2
 BUDGETS = {"gauss-newton": 20_000}
 PROBE_ITERATIONS, MAX_ITERATIONS = 1, 200
+
+
+def _scale(task, chosen):
+    """The robust scale of the first start whose results are finite."""
+    for candidate in chosen[:-1]:
+        with suppress(TrainingDiverged):
+            return gauss_newton.robust_scale(task.initial_errors(candidate.table))
+    return gauss_newton.robust_scale(task.initial_errors(chosen[-1].table))
 
 
 class _Mark(NamedTuple):

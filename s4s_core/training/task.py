@@ -129,7 +129,7 @@ class Task:
             return
         if self.save is not None:
             self.save()
-        self.best = min(self.best, (float(validation), table), key=lambda pair: pair[0])
+        self.remember(validation, table)
         if self.callback is not None:
             calls = self.meter.calls
             share = min(1.0, (calls - self.first_calls) / self.planned)
@@ -138,6 +138,11 @@ class Task:
             eta = spent / made * left if made > 0.02 * self.planned else None
             error, best = self.best
             self.callback(Event(phase, self.nfe, step, total, loss, error, calls, share, eta, best))
+
+
+    def remember(self, validation, table):
+        """Keep a table for the listener, if it is the best so far on the validation pairs."""
+        self.best = min(self.best, (float(validation), table), key=lambda pair: pair[0])
 
 
 def check_model(model, pairs):
