@@ -131,6 +131,7 @@ def difference_step(task, parameters, theta, pairs):
 def refine(task, parameters, state, iterations):
     """Iterate from `state` until it has made `iterations`, converged, or spent the budget.
 
+    A table without free parameters is as good as it gets.
     `state` is a dict of plain numbers, lists and tensors, changed only after a whole iteration, so
     that saving it anywhere in between resumes exactly. state["best"] is the best theta so far on
     the validation pairs, and state["validation"] its error there.
@@ -179,7 +180,7 @@ def _begin(task, parameters):
         "iteration": 0,
         "stalls": 0,
         "failures": 0,
-        "done": False,
+        "done": count == 0,
         "loss": loss,
         "validation": loss,
         "history": [[task.meter.calls, loss**0.5]],
