@@ -16,7 +16,7 @@ PREFIX = ".s4s-"
 SUFFIX = ".tmp"
 
 
-def _stem(path):
+def temporary_stem(path):
     """How the names of a file's temporaries begin."""
     return f"{PREFIX}{hashlib.sha256(path.name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
@@ -28,7 +28,7 @@ def write_atomic(path, data):
     folder) raises OSError and leaves neither a changed file nor a temporary one.
     """
     path = Path(path)
-    temporary = path.parent / f"{_stem(path)}-{secrets.token_hex(8)}{SUFFIX}"
+    temporary = path.parent / f"{temporary_stem(path)}-{secrets.token_hex(8)}{SUFFIX}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     handle = os.open(temporary, flags, 0o666)  # the umask applies, as to any new file
     try:
@@ -76,6 +76,6 @@ def sweep(path):
     Only for who alone writes this file: temporaries of other files are other processes' affair.
     """
     path = Path(path)
-    for orphan in path.parent.glob(f"{_stem(path)}-*{SUFFIX}"):
+    for orphan in path.parent.glob(f"{temporary_stem(path)}-*{SUFFIX}"):
         with suppress(OSError):  # what cannot be removed does no harm
             orphan.unlink()

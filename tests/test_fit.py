@@ -20,6 +20,7 @@ from learners import (
 )
 
 from s4s_core import classical_table, load_solver, save_solver, schedule
+from s4s_core.atomic import SUFFIX, temporary_stem
 from s4s_core.errors import ModelError, S4SError, TrainingCancelled, TrainingError
 from s4s_core.evaluation import candidates, squared_errors
 from s4s_core.objectives import L2
@@ -480,6 +481,38 @@ def test_a_state_that_cannot_be_written_is_one_sentence(tmp_path):
         with pytest.raises(TrainingError, match="cannot be saved") as error:
             save_state(path, {"identity": 1})
         one_sentence(error)
+
+
+def test_what_a_run_killed_in_its_first_write_left_is_removed(tmp_path):
+    path = tmp_path / "run.safetensors"
+    orphan = tmp_path / f"{temporary_stem(path)}-0123456789abcdef{SUFFIX}"
+    orphan.touch()
+    tiny_fit(small(), 3, state=path, **SHORT)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, f"{path.name}.lock"]
+
+
+def test_two_runs_of_one_state_are_refused(tmp_path):
+    """The second one leaves the first alone; behind its end the file is free again."""
+    path, errors = tmp_path / "new" / "run.safetensors", []
+
+    def meanwhile(event):
+        if not errors:
+            orphan = path.parent / f"{temporary_stem(path)}-0123456789abcdef{SUFFIX}"
+            orphan.touch()
+            with pytest.raises(TrainingError, match="another process is training") as error:
+                tiny_fit(small(), 3, state=path, **SHORT)
+            errors.append(one_sentence(error))
+            assert orphan.exists()
+
+    first = tiny_fit(small(), 3, state=path, callback=meanwhile, **SHORT)
+    assert errors and outcome(tiny_fit(small(), 3, state=path, **SHORT)) == outcome(first)
+
+
+def test_a_state_in_a_folder_that_cannot_be_is_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(TrainingError, match="cannot be saved") as error:
+        tiny_fit(small(), 3, state=tmp_path / "file" / "run", **SHORT)
+    one_sentence(error)
 
 
 # --- never worse

@@ -1,7 +1,7 @@
 """`fit`: distil a model's teacher into a pack of solver tables."""
 
 import math
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from .parallel import Workers, rank_and_world
 from .parameters import Parameters
 from .settings import Settings
 from .starts import as_multistep, check_start, distinct, named_start, ranked_starts
-from .state import load_state, save_state
+from .state import load_state, save_state, writing
 from .student import Student
 from .task import Event, Task, check_model
 
@@ -64,7 +64,8 @@ def fit(
     start: a SolverTable to begin from, instead of `init` ("auto" or solver:order:schedule).
     budget: model calls per NFE; the teacher, the search for a start and scoring come on top.
     callback gets an Event after every step.
-    state: a file that the run is saved to and resumed from. cache: a folder for teacher results.
+    state: a file that the run is saved to and resumed from, by one process at a time.
+    cache: a folder for teacher results.
     cancelled: a function asked between model calls; a true answer raises TrainingCancelled.
     Other options are the fields of Settings. On held-out noise the result is never worse, by the
     loss that was trained, than its start, nor than any of the eight classical solvers that were
@@ -83,8 +84,10 @@ def fit(
             "that makes pictures of them, or use the objective 'l2'."
         )
     goal = objective or find_objective(name, decode)
-    run = Run(model, settings, teacher, goal, start, callback, cache, state, cancelled)
-    return run.result()
+    alone = writing(state) if state and rank_and_world()[0] == 0 else nullcontext()
+    with alone:
+        run = Run(model, settings, teacher, goal, start, callback, cache, state, cancelled)
+        return run.result()
 
 
 class Run:
