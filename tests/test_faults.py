@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from s4s_core.errors import ModelError, S4SError, TrainingDiverged, TrainingError
 from s4s_core.objectives import L2
+from s4s_core.teacher import default_teacher
 from s4s_core.training import gauss_newton
 from s4s_core.training.gradient import Descent
 from s4s_core.training.meter import Meter
@@ -288,6 +289,52 @@ def test_too_little_memory_for_one_sample_is_one_sentence(method):
     with pytest.raises(TrainingError, match="single sample") as error:
         tiny_fit(narrow(0), 4, method)
     one_sentence(error)
+
+
+class Failing(Faulty):
+    """A denoiser that runs out of memory at the calls for which `when(number)` holds."""
+
+    def __call__(self, x, sigma):
+        self.number += 1
+        if self.when(self.number):
+            raise ERRORS[0]
+        return self.inner.denoise(x, sigma)
+
+
+def failing(when):
+    inner = small()
+    return changed(inner, denoise=Failing(inner, when))
+
+
+@pytest.mark.parametrize("method", ALL_METHODS)
+def test_memory_that_runs_out_once_changes_no_result(method):
+    """At ten of the model's calls: in the teacher, the model's check, training, and scoring."""
+    options = {"budget": 400, "samples": 4, "validation": 2, "held_out": 2, "epochs": 1}
+
+    def run(when):
+        model = failing(when)
+        teacher = default_teacher(model, 6)
+        found = tiny_fit(model, 3, method, teacher=teacher, **options)
+        return found.pack[3].arrays, found.calls, model.denoise.number
+
+    plain, calls, whole = run(lambda n: False)
+    check = 3 * 6 + 1
+    for place in (check, *np.linspace(1, whole, 9).astype(int)):
+        result, counted, _ = run(lambda n, place=place: n == place)
+        assert counted == calls, "calls that fail cost no budget"
+        for name, array in plain.items():
+            np.testing.assert_allclose(result[name], array, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_memory_that_runs_out_between_the_calls_is_one_sentence(monkeypatch, error):
+    def propose(*_):
+        raise error
+
+    monkeypatch.setattr(gauss_newton, "propose", propose)
+    with pytest.raises(TrainingError, match="Out of memory: close other programs") as raised:
+        tiny_fit(small(), 4)
+    one_sentence(raised)
 
 
 class NarrowL2(L2):

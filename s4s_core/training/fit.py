@@ -17,7 +17,7 @@ from ..teacher import default_teacher, draw_pairs
 from . import gauss_newton
 from .gradient import Descent
 from .meter import Meter
-from .parallel import Workers, rank_and_world
+from .parallel import Workers, in_a_sentence, rank_and_world
 from .parameters import Parameters
 from .settings import Settings
 from .starts import as_multistep, check_start, distinct, named_start, ranked_starts
@@ -85,7 +85,7 @@ def fit(
         )
     goal = objective or find_objective(name, decode)
     alone = writing(state) if state and rank_and_world()[0] == 0 else nullcontext()
-    with alone:
+    with alone, in_a_sentence():
         run = Run(model, settings, teacher, goal, start, callback, cache, state, cancelled)
         return run.result()
 
@@ -129,7 +129,7 @@ class Run:
             self.pairs[name] = self.workers.fitting(partial(draw, name))
             drawn += counts[name]
         if "calls" not in self.state:
-            check_model(model, self.pairs["train"])
+            self.workers.fitting(lambda batch: check_model(model, self.pairs["train"]))
             per_pair = (
                 teacher.nfe if isinstance(teacher, SolverTable) else getattr(teacher, "nfe", 0)
             )
