@@ -611,6 +611,21 @@ def test_scores_are_what_they_say():
     assert scores["classical_median"] <= float(classical.median()) * (1 + 1e-5)
 
 
+def test_a_result_of_a_greater_rmse_than_a_classical_solvers_is_told(monkeypatch):
+    """The loss decides: here one that is least for the greatest RMSE."""
+    mark = Run._mark
+
+    def blind(run, task, table):
+        found = mark(run, task, table)
+        return found._replace(loss=1 / found.rmse)
+
+    monkeypatch.setattr(Run, "_mark", blind)
+    result = tiny_fit(small(), init="auto", budget=300)
+    scores = result.scores["4"]
+    assert scores["rmse"] > scores["classical"]
+    assert any(f"than {scores['classical_name']} (" in line for line in result.log)
+
+
 @pytest.mark.parametrize("start", [{"init": "gaussian:3:edm"}, {"start": table_of("lms")}])
 def test_without_a_search_no_score_is_of_the_best_classical_solver(start):
     result = tiny_fit(small(), **start)

@@ -341,6 +341,7 @@ class Run:
                     f"against {marks[best].rmse:.4g}); {ranked[best].label} is kept."
                 )
                 trained, part["kept"] = marks[best], best
+            log += _too_small(task, part)
             initial = marks[ranked.index(start)].rmse
             part["scores"] = {
                 "rmse": trained.rmse,
@@ -349,6 +350,7 @@ class Run:
             }
             if "ranked" in part:
                 part["scores"] |= _classical_scores(ranked, marks)
+                log += _worse(task.nfe, part["scores"])
         return table if part["kept"] is None else ranked[part["kept"]].table
 
     def _mark(self, task, table):
@@ -380,6 +382,29 @@ class _Mark(NamedTuple):
     loss: float
     rmse: float
     median: float
+
+
+def _too_small(task, part):
+    """A line for the log if Gauss-Newton could not make a single step for want of budget."""
+    runs = part.get("runs", [])
+    needed = [run["needed"] for run in runs if "needed" in run]
+    if not needed or any(run.get("iteration") for run in runs):
+        return []
+    return [
+        f"NFE {task.nfe}: the budget of {task.budget:,} model calls is too small for one step of "
+        f"training: give it at least {min(needed):,}, better several times that."
+    ]
+
+
+def _worse(nfe, scores):
+    """A line for the log if the result, better by its loss, errs more than a classical solver."""
+    if scores["rmse"] <= scores["classical"]:
+        return []
+    return [
+        f"NFE {nfe}: by its RMSE ({scores['rmse']:.4g}) the result is worse on held-out noise than "
+        f"{scores['classical_name']} ({scores['classical']:.4g}), though better by the loss that "
+        "was trained."
+    ]
 
 
 def _classical_scores(ranked, marks):

@@ -134,13 +134,15 @@ def refine(task, parameters, state, iterations):
     A table without free parameters is as good as it gets.
     `state` is a dict of plain numbers, lists and tensors, changed only after a whole iteration, so
     that saving it anywhere in between resumes exactly. state["best"] is the best theta so far on
-    the validation pairs, and state["validation"] its error there.
+    the validation pairs, and state["validation"] its error there. Where the budget ends it,
+    state["needed"] is the one that would have allowed another iteration.
     """
     if "theta" not in state:
         state.update(_begin(task, parameters))
     while state["iteration"] < iterations and not state["done"]:
-        if task.spent_after(_cost(task, parameters, state)):
-            state["done"] = True
+        cost = _cost(task, parameters, state)
+        if task.spent_after(cost):
+            state.update(done=True, needed=task.total_after(cost))
         else:
             state.update(_guarded(task, parameters, state))
         loss, best = state["loss"] ** 0.5, state["validation"] ** 0.5

@@ -101,9 +101,11 @@ class Task:
 
     def spent_after(self, calls):
         """Would `calls` more exceed this NFE's budget, if it has one?"""
-        if self.budget is None:
-            return False
-        return self.meter.calls - self.first_calls + calls > self.budget
+        return self.budget is not None and self.total_after(calls) > self.budget
+
+    def total_after(self, calls):
+        """The calls that this NFE has made after `calls` more."""
+        return self.meter.calls - self.first_calls + calls
 
     def initial_errors(self, table):
         """Errors on the validation pairs of a table that training begins from."""
