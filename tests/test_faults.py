@@ -1,6 +1,7 @@
 """Injected faults: results that are not finite, and memory that runs out."""
 
 import math
+import re
 from contextlib import suppress
 from functools import partial
 
@@ -65,6 +66,15 @@ def phases():
 @pytest.mark.parametrize("share, value", [(0.05, math.nan), (0.4, math.inf), (1.0, math.nan)])
 @pytest.mark.parametrize("method", ALL_METHODS)
 def test_one_bad_call_in_training_is_rolled_back(tmp_path, phases, method, share, value):
+    rolls_back(tmp_path, phases, method, share, value)
+
+
+@pytest.mark.parametrize("twentieth", range(20))
+def test_one_bad_call_at_twenty_places_of_training_is_rolled_back(tmp_path, phases, twentieth):
+    rolls_back(tmp_path, phases, "s4s", twentieth / 19, math.nan)
+
+
+def rolls_back(tmp_path, phases, method, share, value):
     first, last, _ = phases(method)
     place = first + 1 + int(share * (last - first - 1))  # a share of 1 is the last validation
     model, path, tables = faulty(lambda n: n == place, value), tmp_path / "run", []
@@ -109,8 +119,13 @@ def test_bad_calls_without_end_are_one_sentence(tmp_path, phases, method):
     first, path = phases(method)[0], tmp_path / "run"
     with pytest.raises(TrainingDiverged, match="four times in a row") as error:
         tiny_fit(faulty(lambda n: n > first), 4, method, state=path, **SHORT)
-    assert "4 NFE" in one_sentence(error) and "saved run" in str(error.value)
+    text = one_sentence(error)
+    assert "4 NFE" in text and f"saved run {path}." in text
+    assert re.search(r"at (iteration \d+|epoch \d+ of phase \d+) of", text)
     check(path)
+    with pytest.raises(TrainingDiverged, match="another precision") as error:
+        tiny_fit(faulty(lambda n: n > first), 4, method, **SHORT)
+    one_sentence(error)
 
 
 def test_more_damping_follows_a_fault(tmp_path, phases):
@@ -155,6 +170,41 @@ def test_half_the_rate_follows_a_fault():
     descent.run()
     assert descent.optimisers["phi"].param_groups[0]["lr"] == rate / 2
     assert descent.state["phase"] == 1 and descent.state["failures"] == 0
+
+
+class BadBackward(torch.autograd.Function):
+    """Nothing in the forward pass; a factor on the gradient."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.factor, None
+
+
+@pytest.mark.parametrize("call", [1, 2, 4])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_bad_gradient_is_rolled_back(method, call):
+    """Losses are finite, and the backward pass of one call is not: the first moves starts alone."""
+    inner, number = small(), 0
+
+    def denoise(x, sigma):
+        nonlocal number
+        number += torch.is_grad_enabled()
+        return BadBackward.apply(inner.denoise(x, sigma), math.nan if number == call else 1.0)
+
+    task = task_of(changed(inner, denoise=denoise), budget=2000)
+    student = Student(inner, table_of("lms"))
+    descent = Descent(task, student, method, {"seed": 0}, epochs=1, rematerialise=False)
+    rate = descent.optimisers["phi"].param_groups[0]["lr"]
+    descent.run()
+    assert number > call and descent.optimisers["phi"].param_groups[0]["lr"] <= rate / 2
+    assert descent.state["phase"] and math.isfinite(descent.state["validation"])
+    assert all(leaf.isfinite().all() for leaf in student.leaves.values())
+    assert descent.state["starts"].isfinite().all()
 
 
 def test_a_start_that_is_not_finite_is_named():

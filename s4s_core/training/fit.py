@@ -180,6 +180,7 @@ class Run:
             self.callback,
             self.save,
             part.setdefault("first_calls", self.meter.calls),
+            path=self.path,
         )
         if self.settings.method == "gauss-newton":
             with torch.inference_mode():

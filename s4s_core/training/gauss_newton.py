@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import TrainingDiverged
 from ..precision import as_float64
 from .jacobian import Columns
 from .task import NotFinite
@@ -156,11 +155,8 @@ def _guarded(task, parameters, state):
         return _iterate(task, parameters, state)
     except NotFinite:
         if state["failures"] == MAX_FAILURES:
-            raise TrainingDiverged(
-                f"The loss is not finite at iteration {state['iteration']} of {task.nfe} NFE, four "
-                "times in a row: the best table so far is kept in the saved run.",
-                parameters.at(state["best"]),
-            ) from None
+            step = f"iteration {state['iteration']}"
+            raise task.diverged(step, parameters.at(state["best"])) from None
         return {
             **_at(state, state["best"], state["product"], state["slope"]),
             "damping": HARDER * state["damping"],

@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -43,7 +44,8 @@ class NotFinite(ArithmeticError):
 class Task:
     """One NFE's training: everything but the parameters.
 
-    `scale` is the error, on the validation pairs, from which a sample counts less (gauss_newton).
+    `scale` is the error, on the validation pairs, from which a sample counts less (gauss_newton);
+    `path` is the file that `save` writes, if there is one.
     """
 
     model: object
@@ -59,6 +61,7 @@ class Task:
     save: object = None
     first_calls: int = 0
     scale: float = 1.0
+    path: object = None
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self):
@@ -116,6 +119,16 @@ class Task:
                 "start from another solver or schedule."
             )
         return errors
+
+    def diverged(self, step, table):
+        """TrainingDiverged at a step, where smaller ones do not help; it names the saved run."""
+        advice = "try another precision."
+        if self.path and Path(self.path).exists():
+            advice = f"the best table so far is kept in the saved run {self.path}."
+        return TrainingDiverged(
+            f"The loss is not finite at {step} of {self.nfe} NFE, four times in a row: {advice}",
+            table,
+        )
 
     def check_finite(self, errors):
         """NotFinite unless every error is a number."""
