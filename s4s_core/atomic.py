@@ -19,7 +19,7 @@ SUFFIX = ".tmp"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
-def _stem(path):
+def temporary_stem(path):
     """How the names of a file's temporaries begin."""
     return f"{PREFIX}{hashlib.sha256(path.name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
@@ -52,7 +52,7 @@ def write_new(paths, data):
 
 def _written(path, data, put):
     """What put(temporary) returns: `data` stand in that file, beside `path`, which is then gone."""
-    temporary = path.parent / f"{_stem(path)}-{secrets.token_hex(8)}{SUFFIX}"
+    temporary = path.parent / f"{temporary_stem(path)}-{secrets.token_hex(8)}{SUFFIX}"
     handle = os.open(temporary, _NEW, 0o666)  # the umask applies, as to any new file
     try:
         with os.fdopen(handle, "wb") as file:
@@ -126,6 +126,6 @@ def sweep(path):
     Only for who alone writes this file: temporaries of other files are other processes' affair.
     """
     path = Path(path)
-    for orphan in path.parent.glob(f"{_stem(path)}-*{SUFFIX}"):
+    for orphan in path.parent.glob(f"{temporary_stem(path)}-*{SUFFIX}"):
         with suppress(OSError):  # what cannot be removed does no harm
             orphan.unlink()

@@ -79,18 +79,20 @@ def _entry(data_scales, call, point, x0):
 
 
 def _checked(x0, point):
-    """x0 in the point's dtype; ModelError unless it is a tensor of its shape on its device."""
+    """x0 in the point's dtype; ModelError unless it is floating, of its shape, on its device."""
     if not isinstance(x0, torch.Tensor):
         got = f"a {type(x0).__name__}"
     elif x0.shape != point.shape:
         got = f"shape {tuple(x0.shape)}"
     elif x0.device != point.device:
         got = f"a tensor on {x0.device}"
+    elif not x0.is_floating_point():
+        got = f"a tensor of {x0.dtype}"
     else:
         return x0.to(point.dtype)
     raise ModelError(
         f"The model returned {got} for an input of shape {tuple(point.shape)} on {point.device}: "
-        "denoise(x, sigma) must return the denoised x in the same shape and place."
+        "denoise(x, sigma) must return the denoised x, floating, in the same shape and place."
     )
 
 

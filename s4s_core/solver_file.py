@@ -237,18 +237,22 @@ def checked_solver(data, name):
 
 
 @lru_cache(maxsize=2048)
-def _loaded(path, changed, size):
+def _loaded(path, stamp):
     return load_solver(path)
 
 
 def load_unchanged(path):
-    """`load_solver`, read again only when the file's time or size has changed."""
+    """`load_solver`, read again only when the file is another one or has changed.
+
+    A copy may bring the old time and size along; the file's number and its own time tell.
+    """
     path = Path(path)
     try:
         found = path.stat()
     except (OSError, ValueError):
         return load_solver(path)  # it says what is wrong
-    return _loaded(path, found.st_mtime_ns, found.st_size)
+    stamp = found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+    return _loaded(path, stamp)
 
 
 def merge_packs(packs):

@@ -3,7 +3,8 @@
 Every attempt is a fork that runs `fit` with a saved state and is killed (SIGKILL): half of them
 after a random time, half by themselves within a random write, fsync or replace. Prints one JSON
 object: how many attempts it took until KILLS of them had died, whether the bytes of the finished
-solver are those of an undisturbed run, and which temporary files are left.
+solver are those of an undisturbed run, and which temporary files of the saved run are left. (Those
+of the solver stay: it may have several writers, so nobody knows which of them are dead.)
 """
 
 import json
@@ -22,18 +23,17 @@ import torch  # noqa: E402
 from learners import small, tiny_fit  # noqa: E402
 
 from s4s_core import save_solver  # noqa: E402
-from s4s_core.atomic import PREFIX, sweep  # noqa: E402
+from s4s_core.atomic import SUFFIX, temporary_stem  # noqa: E402
 
 PLACES = ("fdopen", "fsync", "replace")
+STATE = "run.safetensors"
 
 
 def train(method, folder):
     """One attempt: a short run over two NFEs that saves its state after every step."""
     init = "auto" if method == "gauss-newton" else "ipndm:3:edm"
     options = dict(samples=24, budget=2500, epochs=3, batch=8)
-    state = folder / "run.safetensors"
-    result = tiny_fit(small(), (3, 4), method, init=init, state=state, **options)
-    sweep(folder / "solver.safetensors")
+    result = tiny_fit(small(), (3, 4), method, init=init, state=folder / STATE, **options)
     save_solver(folder / "solver.safetensors", result.pack)
 
 
@@ -125,7 +125,7 @@ def main(method, kills, seed):
                 broken.mkdir()
         attempt(method, broken)
         same = [(f / "solver.safetensors").read_bytes() for f in (whole, broken)]
-        left = [p.name for p in broken.iterdir() if p.name.startswith(PREFIX)]
+        left = [p.name for p in broken.glob(f"{temporary_stem(broken / STATE)}-*{SUFFIX}")]
         print(json.dumps({"attempts": attempts, "equal": same[0] == same[1], "left": left}))
     finally:
         shutil.rmtree(home)

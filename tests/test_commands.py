@@ -271,6 +271,13 @@ def test_without_a_picture_no_call_is_made_behind_the_training(capsys, few, monk
     assert summary["errors"] == {"2": {"S4S": score["rmse"], **best}}
 
 
+def test_without_a_search_no_classical_solver_is_told_of(capsys, few):
+    with open("few.toml", "a") as file:
+        file.write('\ninit = "ddim:1:edm"\n')
+    code, text, _ = run(capsys, "train", *LATENTS, *FEW, "--no-picture")
+    assert code == 0 and "S4S" in text and "classical" not in text
+
+
 @pytest.mark.parametrize(("options", "seed"), [([], 0), (["--seed", "7"], 7)])
 def test_bench_training_trains_with_the_seed_that_it_is_given(monkeypatch, options, seed):
     seeds = []

@@ -14,7 +14,7 @@ from s4s_core.families import lower
 from s4s_core.sampling import Cursor, run
 
 FINEST = (256, 512)
-TOLERANCE = {1: 0.05, 2: 0.05, 3: 0.05, 4: 0.2}
+TOLERANCE = 0.05
 
 
 def entry(problem, form, x, sigma):
@@ -52,9 +52,7 @@ def slope(*case, **options):
 
 
 def check(space, expected, name, **options):
-    assert slope(PROBLEMS[space], name, **options) == pytest.approx(
-        expected, abs=TOLERANCE[expected]
-    )
+    assert slope(PROBLEMS[space], name, **options) == pytest.approx(expected, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("space", PROBLEMS)

@@ -110,6 +110,23 @@ def test_very_few_calls_can_be_trained(nfe, method):
     assert result.pack[nfe].nfe == nfe and score["rmse"] <= score["initial"] * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(
+    "method, options",
+    [
+        ("gauss-newton", {"consistent": True}),
+        ("gauss-newton", {"coefficients": False}),
+        ("s4s", {"consistent": True}),
+    ],
+)
+def test_one_call_without_a_free_number_is_the_start(tmp_path, method, options):
+    """A single weight that must sum to one, and times that are the ends of the range."""
+    for _ in range(2):
+        state = tmp_path / "run.safetensors"
+        result = tiny_fit(small(), [1, 2], method, init="ipndm:1:edm", state=state, **options)
+        start = classical_table("ipndm", schedule("edm", 1, small()), 1, "ve")
+        assert result.pack[1] == start and result.log == []
+
+
 @pytest.mark.parametrize("order", [4])
 def test_an_order_above_the_number_of_calls_can_be_trained(order):
     assert tiny_fit(small(), 2, init=f"ipndm:{order}:edm").pack[2].nfe == 2
@@ -140,6 +157,9 @@ ANSWERS = {
     "nothing": lambda x, sigma: None,
     "list": lambda x, sigma: [x],
     "number": lambda x, sigma: 1.0,
+    "whole": lambda x, sigma: x.long(),
+    "true": lambda x, sigma: x > 0,
+    "complex": lambda x, sigma: x.to(torch.complex64),
     "device": lambda x, sigma: torch.empty_like(x, device="meta"),
 }
 

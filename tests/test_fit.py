@@ -20,11 +20,13 @@ from learners import (
 )
 
 from s4s_core import classical_table, load_solver, save_solver, schedule
+from s4s_core.atomic import SUFFIX, temporary_stem
 from s4s_core.errors import ModelError, S4SError, TrainingCancelled, TrainingError
 from s4s_core.evaluation import candidates, squared_errors
 from s4s_core.objectives import L2
 from s4s_core.sampling import sample
 from s4s_core.solver_file import dump_solver
+from s4s_core.summary import summary
 from s4s_core.teacher import default_teacher, draw_pairs
 from s4s_core.training import gauss_newton, starts
 from s4s_core.training.fit import Run, Settings, _teacher_facts, fit
@@ -342,7 +344,10 @@ def whole():
 
 @pytest.mark.parametrize("method", ALL_METHODS)
 def test_stopped_after_every_event(tmp_path, whole, method):
+    heard = {nfe: [] for nfe in NFES}
+
     def stop(event):
+        heard[event.nfe].append(event.validation)
         raise Stop
 
     path, stops = tmp_path / "run.safetensors", 0
@@ -354,6 +359,8 @@ def test_stopped_after_every_event(tmp_path, whole, method):
             stops += 1
     assert stops >= 3
     assert outcome(result) == whole(method)[0]
+    for best in heard.values():
+        assert best == sorted(best, reverse=True), "a resumed run knows the best table of all"
 
 
 def test_a_run_of_several_chunks_resumes_bit_by_bit(tmp_path):
@@ -476,6 +483,38 @@ def test_a_state_that_cannot_be_written_is_one_sentence(tmp_path):
         one_sentence(error)
 
 
+def test_what_a_run_killed_in_its_first_write_left_is_removed(tmp_path):
+    path = tmp_path / "run.safetensors"
+    orphan = tmp_path / f"{temporary_stem(path)}-0123456789abcdef{SUFFIX}"
+    orphan.touch()
+    tiny_fit(small(), 3, state=path, **SHORT)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, f"{path.name}.lock"]
+
+
+def test_two_runs_of_one_state_are_refused(tmp_path):
+    """The second one leaves the first alone; behind its end the file is free again."""
+    path, errors = tmp_path / "new" / "run.safetensors", []
+
+    def meanwhile(event):
+        if not errors:
+            orphan = path.parent / f"{temporary_stem(path)}-0123456789abcdef{SUFFIX}"
+            orphan.touch()
+            with pytest.raises(TrainingError, match="another process is training") as error:
+                tiny_fit(small(), 3, state=path, **SHORT)
+            errors.append(one_sentence(error))
+            assert orphan.exists()
+
+    first = tiny_fit(small(), 3, state=path, callback=meanwhile, **SHORT)
+    assert errors and outcome(tiny_fit(small(), 3, state=path, **SHORT)) == outcome(first)
+
+
+def test_a_state_in_a_folder_that_cannot_be_is_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(TrainingError, match="cannot be saved") as error:
+        tiny_fit(small(), 3, state=tmp_path / "file" / "run", **SHORT)
+    one_sentence(error)
+
+
 # --- never worse
 
 
@@ -570,6 +609,28 @@ def test_scores_are_what_they_say():
     classical = squared_errors(model.denoise, named, pairs).sqrt()
     assert scores["classical"] == pytest.approx(float(classical.square().mean().sqrt()), rel=1e-5)
     assert scores["classical_median"] <= float(classical.median()) * (1 + 1e-5)
+
+
+def test_a_result_of_a_greater_rmse_than_a_classical_solvers_is_told(monkeypatch):
+    """The loss decides: here one that is least for the greatest RMSE."""
+    mark = Run._mark
+
+    def blind(run, task, table):
+        found = mark(run, task, table)
+        return found._replace(loss=1 / found.rmse)
+
+    monkeypatch.setattr(Run, "_mark", blind)
+    result = tiny_fit(small(), init="auto", budget=300)
+    scores = result.scores["4"]
+    assert scores["rmse"] > scores["classical"]
+    assert any(f"than {scores['classical_name']} (" in line for line in result.log)
+
+
+@pytest.mark.parametrize("start", [{"init": "gaussian:3:edm"}, {"start": table_of("lms")}])
+def test_without_a_search_no_score_is_of_the_best_classical_solver(start):
+    result = tiny_fit(small(), **start)
+    assert set(result.scores["4"]) == {"rmse", "median", "initial"}
+    assert summary(result.pack)["ratios"] == {"4": None}
 
 
 @pytest.mark.parametrize("method", ["gauss-newton", "s4s"])

@@ -160,6 +160,17 @@ def test_a_file_is_read_again_only_when_it_changed(home):
         load_unchanged(path)
 
 
+def test_a_file_of_the_same_time_and_size_is_another_one(home):
+    path = put(home, "x.safetensors", name="one")
+    before = path.stat()
+    assert load_unchanged(path).metadata["name"] == "one"
+    other = put(home, "y.safetensors", name="two")
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.replace(other, path)
+    assert path.stat().st_size == before.st_size and path.stat().st_mtime_ns == before.st_mtime_ns
+    assert load_unchanged(path).metadata["name"] == "two"
+
+
 def test_the_trainer_starts_where_neither_path_nor_folder_help(tmp_path):
     """-I ignores PYTHONPATH, the user's packages and the working folder, as embedded Pythons do."""
     python, *rest = command("trainer", "--version")

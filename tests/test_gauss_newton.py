@@ -1,5 +1,6 @@
 """Gauss-Newton: what it promises, with models that only sample."""
 
+import re
 import sys
 from types import SimpleNamespace
 from urllib.error import URLError
@@ -225,6 +226,21 @@ def test_the_budget_is_kept(budget, seed):
     events = []
     tiny_fit(inner, budget=budget, seed=seed, init="ddim:1:edm", callback=events.append)
     assert all(0 <= event.done <= 1 for event in events)
+
+
+def test_a_budget_too_small_for_one_step_is_told(tmp_path):
+    """The budget that the log names is enough for a step, and one call less is not."""
+    state = tmp_path / "run.safetensors"
+    few = {"init": "auto", "starts": 2}
+    short, again = (tiny_fit(small(), budget=300, state=state, **few) for _ in range(2))
+    (line,) = (line for line in short.log if "too small for one step" in line)
+    assert line.startswith("NFE 4: the budget of 300 model calls") and again.log == short.log
+    needed = int(re.search(r"at least ([\d,]*\d)", line)[1].replace(",", ""))
+    for budget, steps in ((needed - 1, False), (needed, True)):
+        events = []
+        result = tiny_fit(small(), budget=budget, callback=events.append, **few)
+        assert any(event.step for event in events) == steps
+        assert any("too small" in line for line in result.log) != steps
 
 
 def test_trials_that_fail_do_not_overrun_the_budget(monkeypatch):

@@ -284,6 +284,9 @@ def test_sigmas_keep_float32_accuracy_for_half_models():
         (lambda x: (x,), "a tuple"),
         (lambda x: None, "a NoneType"),
         (lambda x: x.numpy(), "a ndarray"),
+        (lambda x: x.long(), "a tensor of torch.int64"),
+        (lambda x: x > 0, "a tensor of torch.bool"),
+        (lambda x: x.to(torch.complex64), "a tensor of torch.complex64"),
     ],
 )
 def test_a_wrong_answer_is_a_model_error(answer, message):

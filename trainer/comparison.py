@@ -143,18 +143,23 @@ class Comparison:
 
 
 def scores_as_errors(scores):
-    """Scores of a training on held-out noise as `against_classical` gives errors."""
-    return {
-        int(nfe): {"S4S": score["rmse"], score["classical_name"]: score["classical"]}
-        for nfe, score in scores.items()
-    }
+    """Scores of a training on held-out noise as `against_classical` gives errors.
+
+    Without a search for a start, no classical solver was scored.
+    """
+    errors = {int(nfe): {"S4S": score["rmse"]} for nfe, score in scores.items()}
+    for nfe, rows in errors.items():
+        score = scores[str(nfe)]
+        if "classical" in score:
+            rows[score["classical_name"]] = score["classical"]
+    return errors
 
 
 def errors_text(errors):
     """What `against_classical` found, for people."""
     lines = ["Error to the teacher on fresh noise (RMSE):"]
     for nfe, rows in errors.items():
-        best = min(error for label, error in rows.items() if label != "S4S")
+        best = min((error for label, error in rows.items() if label != "S4S"), default=None)
         lines.append(f"  {nfe} NFE")
         for label, error in rows.items():
             mark = f"  {error / best:.2f} of the best classical" if label == "S4S" and best else ""

@@ -1,6 +1,7 @@
 """`fit`: distil a model's teacher into a pack of solver tables."""
 
 import math
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -10,18 +11,17 @@ import torch
 from ..errors import ObjectiveError, TrainingDiverged, TrainingError
 from ..evaluation import candidates
 from ..objectives import objective as find_objective
-from ..precision import as_float64
 from ..schedules.gits import Costs, gits_costs
 from ..table import SolverPack, SolverTable
 from ..teacher import default_teacher, draw_pairs
 from . import gauss_newton
 from .gradient import Descent
 from .meter import Meter
-from .parallel import Workers, rank_and_world
+from .parallel import Workers, in_a_sentence, rank_and_world
 from .parameters import Parameters
 from .settings import Settings
 from .starts import as_multistep, check_start, distinct, named_start, ranked_starts
-from .state import load_state, save_state
+from .state import load_state, save_state, writing
 from .student import Student
 from .task import Event, Task, check_model
 
@@ -64,10 +64,12 @@ def fit(
     start: a SolverTable to begin from, instead of `init` ("auto" or solver:order:schedule).
     budget: model calls per NFE; the teacher, the search for a start and scoring come on top.
     callback gets an Event after every step.
-    state: a file that the run is saved to and resumed from. cache: a folder for teacher results.
+    state: a file that the run is saved to and resumed from, by one process at a time.
+    cache: a folder for teacher results.
     cancelled: a function asked between model calls; a true answer raises TrainingCancelled.
-    Other options are the fields of Settings. On held-out noise the result is never worse than any
-    of the eight classical solvers that were best in the search, by the loss that was trained.
+    Other options are the fields of Settings. On held-out noise the result is never worse, by the
+    loss that was trained, than its start, nor than any of the eight classical solvers that were
+    best in the search for one. Only where there was a search do scores speak of classical solvers.
     """
     if isinstance(objective, str):
         options["objective"], objective = objective, None
@@ -82,8 +84,10 @@ def fit(
             "that makes pictures of them, or use the objective 'l2'."
         )
     goal = objective or find_objective(name, decode)
-    run = Run(model, settings, teacher, goal, start, callback, cache, state, cancelled)
-    return run.result()
+    alone = writing(state) if state and rank_and_world()[0] == 0 else nullcontext()
+    with alone, in_a_sentence():
+        run = Run(model, settings, teacher, goal, start, callback, cache, state, cancelled)
+        return run.result()
 
 
 class Run:
@@ -125,7 +129,7 @@ class Run:
             self.pairs[name] = self.workers.fitting(partial(draw, name))
             drawn += counts[name]
         if "calls" not in self.state:
-            check_model(model, self.pairs["train"])
+            self.workers.fitting(lambda batch: check_model(model, self.pairs["train"]))
             per_pair = (
                 teacher.nfe if isinstance(teacher, SolverTable) else getattr(teacher, "nfe", 0)
             )
@@ -176,6 +180,7 @@ class Run:
             self.callback,
             self.save,
             part.setdefault("first_calls", self.meter.calls),
+            path=self.path,
         )
         if self.settings.method == "gauss-newton":
             with torch.inference_mode():
@@ -218,11 +223,14 @@ class Run:
         return Costs(*self.state["costs"])
 
     def _gauss_newton(self, task, ranked, part):
-        """Probe the best starts, then finish them, the most promising first, while budget lasts."""
+        """Probe the best starts, then finish them, the most promising first, while budget lasts.
+
+        One that diverges is trained no further; the best table that it had stays in the contest.
+        """
         settings = self.settings
         chosen = distinct([(0, c) for c in ranked], settings.starts)
         if "scale" not in part:
-            part["scale"] = gauss_newton.robust_scale(task.initial_errors(chosen[0].table))
+            part["scale"] = _scale(task, chosen)
         task.scale = part["scale"]
         limits = float(self.model.sigma_min), float(self.model.sigma_max)
         runs = part.setdefault("runs", [{} for _ in chosen])
@@ -237,15 +245,39 @@ class Run:
             )
             for c in chosen
         ]
+        for each, run in zip(parameters, runs, strict=True):
+            if "best" in run:
+                task.remember(run["validation"] ** 0.5, each.at(run["best"]))
+
+        def refine(k, iterations):
+            self._refine(task, chosen[k], parameters[k], k, part, iterations)
+
         if "order" not in part:
-            for each, run in zip(parameters, runs, strict=True):
-                gauss_newton.refine(task, each, run, iterations=PROBE_ITERATIONS)
-            part["order"] = sorted(range(len(runs)), key=lambda k: runs[k]["validation"])
+            for k in range(len(runs)):
+                refine(k, PROBE_ITERATIONS)
+            begun = [k for k, run in enumerate(runs) if "best" in run]
+            part["order"] = sorted(begun, key=lambda k: runs[k]["validation"])
         for k in part["order"]:
-            gauss_newton.refine(task, parameters[k], runs[k], iterations=MAX_ITERATIONS)
+            refine(k, MAX_ITERATIONS)
         best = min(part["order"], key=lambda k: runs[k]["validation"])
         part["history"] = runs[best]["history"]
         return chosen[best], parameters[best].at(runs[best]["best"])
+
+    def _refine(self, task, start, parameters, number, part, iterations):
+        """Train one of the starts; TrainingDiverged only if all of them have diverged."""
+        runs = part["runs"]
+        if "diverged" in runs[number]:
+            return
+        try:
+            gauss_newton.refine(task, parameters, runs[number], iterations=iterations)
+        except TrainingDiverged:
+            runs[number]["diverged"] = True
+            if all("diverged" in run for run in runs):
+                raise
+            part.setdefault("log", []).append(
+                f"NFE {task.nfe}: training from {start.label} was given up, because its results "
+                "are not finite."
+            )
 
     def _descend(self, task, candidate, part):
         """Train by gradient from the best start."""
@@ -293,7 +325,7 @@ class Run:
         """Score on held-out noise; the best classical start comes back where training lost to it.
 
         Better or worse is a matter of the loss that was trained; the scores are errors to the
-        teacher: of the result, of the start, and the least of all classical starts.
+        teacher: of the result, of the start, and after a search the least of all that were found.
         """
         if "scores" not in part:
             trained, marks = self._mark(task, table), [self._mark(task, c.table) for c in ranked]
@@ -303,32 +335,28 @@ class Run:
                     "try another precision."
                 )
             best = min(range(len(ranked)), key=lambda k: marks[k].loss)
-            part["log"], part["kept"] = [], None
+            log, part["kept"] = part.setdefault("log", []), None
             if trained.loss > marks[best].loss:
-                part["log"].append(
+                log.append(
                     f"NFE {task.nfe}: training did not help on held-out noise ({trained.rmse:.4g} "
                     f"against {marks[best].rmse:.4g}); {ranked[best].label} is kept."
                 )
                 trained, part["kept"] = marks[best], best
-            first = min(range(len(ranked)), key=lambda k: marks[k].rmse)
+            log += _too_small(task, part)
             initial = marks[ranked.index(start)].rmse
             part["scores"] = {
                 "rmse": trained.rmse,
                 "median": trained.median,
                 "initial": initial if math.isfinite(initial) else None,
-                "classical": marks[first].rmse,
-                "classical_median": min(mark.median for mark in marks),
-                "classical_name": ranked[first].label,
             }
+            if "ranked" in part:
+                part["scores"] |= _classical_scores(ranked, marks)
+                log += _worse(task.nfe, part["scores"])
         return table if part["kept"] is None else ranked[part["kept"]].table
 
     def _mark(self, task, table):
         """The _Mark of a table on held-out noise; infinite where a result is not finite."""
-        pairs = self.pairs["held_out"]
-        result = task.results(table, pairs)
-        with torch.no_grad():
-            distances = as_float64(self.goal.distance(result, pairs.target)).cpu()
-        errors = as_float64(result - pairs.target).flatten(1).square().mean(1).cpu()
+        distances, errors = task.scores(table, self.pairs["held_out"])
         if not bool((distances.isfinite() & errors.isfinite()).all()):
             return _Mark(math.inf, math.inf, math.inf)
         robust = self.settings.method == "gauss-newton"
@@ -341,12 +369,53 @@ BUDGETS = {"gauss-newton": 20_000}
 PROBE_ITERATIONS, MAX_ITERATIONS = 1, 200
 
 
+def _scale(task, chosen):
+    """The robust scale of the first start whose results are finite."""
+    for candidate in chosen[:-1]:
+        with suppress(TrainingDiverged):
+            return gauss_newton.robust_scale(task.initial_errors(candidate.table))
+    return gauss_newton.robust_scale(task.initial_errors(chosen[-1].table))
+
+
 class _Mark(NamedTuple):
     """Of a table on some pairs: the trained loss, the RMSE, and the median pair's RMSE."""
 
     loss: float
     rmse: float
     median: float
+
+
+def _too_small(task, part):
+    """A line for the log if Gauss-Newton could not make a single step for want of budget."""
+    runs = part.get("runs", [])
+    needed = [run["needed"] for run in runs if "needed" in run]
+    if not needed or any(run.get("iteration") for run in runs):
+        return []
+    return [
+        f"NFE {task.nfe}: the budget of {task.budget:,} model calls is too small for one step of "
+        f"training: give it at least {min(needed):,}, better several times that."
+    ]
+
+
+def _worse(nfe, scores):
+    """A line for the log if the result, better by its loss, errs more than a classical solver."""
+    if scores["rmse"] <= scores["classical"]:
+        return []
+    return [
+        f"NFE {nfe}: by its RMSE ({scores['rmse']:.4g}) the result is worse on held-out noise than "
+        f"{scores['classical_name']} ({scores['classical']:.4g}), though better by the loss that "
+        "was trained."
+    ]
+
+
+def _classical_scores(ranked, marks):
+    """What the scores say of the classical solvers that a search has found."""
+    first = min(range(len(ranked)), key=lambda k: marks[k].rmse)
+    return {
+        "classical": marks[first].rmse,
+        "classical_median": min(mark.median for mark in marks),
+        "classical_name": ranked[first].label,
+    }
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import TrainingDiverged
 from ..precision import as_float64
 from .jacobian import Columns
 from .task import NotFinite
@@ -131,15 +130,18 @@ def difference_step(task, parameters, theta, pairs):
 def refine(task, parameters, state, iterations):
     """Iterate from `state` until it has made `iterations`, converged, or spent the budget.
 
+    A table without free parameters is as good as it gets.
     `state` is a dict of plain numbers, lists and tensors, changed only after a whole iteration, so
     that saving it anywhere in between resumes exactly. state["best"] is the best theta so far on
-    the validation pairs, and state["validation"] its error there.
+    the validation pairs, and state["validation"] its error there. Where the budget ends it,
+    state["needed"] is the one that would have allowed another iteration.
     """
     if "theta" not in state:
         state.update(_begin(task, parameters))
     while state["iteration"] < iterations and not state["done"]:
-        if task.spent_after(_cost(task, parameters, state)):
-            state["done"] = True
+        cost = _cost(task, parameters, state)
+        if task.spent_after(cost):
+            state.update(done=True, needed=task.total_after(cost))
         else:
             state.update(_guarded(task, parameters, state))
         loss, best = state["loss"] ** 0.5, state["validation"] ** 0.5
@@ -153,11 +155,8 @@ def _guarded(task, parameters, state):
         return _iterate(task, parameters, state)
     except NotFinite:
         if state["failures"] == MAX_FAILURES:
-            raise TrainingDiverged(
-                f"The loss is not finite at iteration {state['iteration']} of {task.nfe} NFE, four "
-                "times in a row: the best table so far is kept in the saved run.",
-                parameters.at(state["best"]),
-            ) from None
+            step = f"iteration {state['iteration']}"
+            raise task.diverged(step, parameters.at(state["best"])) from None
         return {
             **_at(state, state["best"], state["product"], state["slope"]),
             "damping": HARDER * state["damping"],
@@ -179,7 +178,7 @@ def _begin(task, parameters):
         "iteration": 0,
         "stalls": 0,
         "failures": 0,
-        "done": False,
+        "done": count == 0,
         "loss": loss,
         "validation": loss,
         "history": [[task.meter.calls, loss**0.5]],

@@ -11,7 +11,7 @@ import math
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ..errors import TableError, TrainingDiverged
+from ..errors import TableError
 from ..precision import as_float64
 from .parallel import shared
 from .task import NotFinite
@@ -202,11 +202,8 @@ class Descent:
         """After a loss or a table that is not valid: the best leaves again, at half the rate."""
         state = self.state
         if state["failures"] == MAX_FAILURES:
-            raise TrainingDiverged(
-                f"The loss is not finite in epoch {state['epoch']} of {self.task.nfe} NFE, four "
-                "times in a row: the best table so far is kept in the saved run.",
-                self._table(state["best"]),
-            )
+            step = f"epoch {state['epoch']} of phase {state['phase']}"
+            raise self.task.diverged(step, self._table(state["best"]))
         state["failures"] += 1
         self._load_leaves(state["best"])
         state.update(average=self._copy(state["best"]), starts=self.task.train.x.clone())
@@ -239,6 +236,8 @@ class Descent:
         self.task.check_finite(losses)
         grads = self._shared_gradients(names, len(index))
         self.task.check_finite(torch.cat([g.flatten() for g in grads]))
+        if self.radius:
+            self.task.check_finite(pulls)
         for name in names:
             torch.nn.utils.clip_grad_norm_([self.student.leaves[name]], 1.0)
             self.optimisers[name].step()

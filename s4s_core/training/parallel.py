@@ -1,6 +1,7 @@
 """Work shared by processes under torchrun, and batches that shrink when memory runs out."""
 
 import os
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -34,8 +35,22 @@ def is_out_of_memory(error):
     """Did an allocation fail, on a GPU or in main memory?"""
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
         return True
-    told = ("out of memory", "allocate memory")
+    told = ("out of memory", "allocate memory", "not enough memory")  # the last one is Windows'
     return isinstance(error, RuntimeError) and any(text in str(error) for text in told)
+
+
+MORE_MEMORY = "close other programs, or train at a lower resolution."
+
+
+@contextmanager
+def in_a_sentence():
+    """Too little memory where no smaller batch would help, said in a sentence."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise TrainingError(f"Out of memory: {MORE_MEMORY}") from error
 
 
 def gather(local, count):
@@ -94,7 +109,11 @@ class Workers:
         return tuple(gather(column, len(pairs)) for column in columns)
 
     def fitting(self, function):
-        """function(batch size), called again with half of it whenever memory runs out."""
+        """function(batch size), called again with half of it whenever memory runs out.
+
+        Model calls of an attempt that failed are not counted: a budget lasts as long as without.
+        """
+        before = self.meter and self.meter.calls
         while True:
             try:
                 return function(self.batch)
@@ -102,10 +121,9 @@ class Workers:
                 if not is_out_of_memory(error):
                     raise
             if self.batch == 1:
-                raise TrainingError(
-                    "Out of memory with a single sample: close other programs, or train at a lower "
-                    "resolution."
-                )
+                raise TrainingError(f"Out of memory with a single sample: {MORE_MEMORY}")
             self.batch //= 2
+            if self.meter is not None:
+                self.meter.calls = before
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()

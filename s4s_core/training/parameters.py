@@ -32,7 +32,7 @@ def coefficient_basis(table, fixed=False, consistent=False):
         rows = index.reshape(-1, index.shape[-1])
         keep = masks[name].reshape(rows.shape)
         columns += _directions(rows, keep, total, fixed, consistent)
-    return torch.from_numpy(np.stack(columns, axis=1))
+    return torch.from_numpy(np.array(columns).reshape(-1, total).T.copy())
 
 
 def _directions(rows, keep, total, fixed, consistent):

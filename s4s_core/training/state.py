@@ -6,6 +6,7 @@ pickled, and a state is either the old one or the new one, never a mixture.
 
 import hashlib
 import json
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from safetensors.torch import save
 
 from ..atomic import sweep, write_atomic
 from ..errors import TrainingError
+from ..processes import Lock
 from ..table import canonical_json
 
 _MARK = "$tensor"
@@ -49,20 +51,46 @@ def _digest(text, tensors):
     return digest.hexdigest()
 
 
+@contextmanager
+def writing(path):
+    """Be the only one who writes the state at `path`: another process is refused in a sentence.
+
+    A lock beside the state, which ends with its process. What a killed run left is removed.
+    """
+    path = Path(path)
+    with Lock(path.with_name(path.name + ".lock")) as lock:
+        with _sentence(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            taken = lock.take()
+        if not taken:
+            raise TrainingError(
+                f"{path}: another process is training with this file: wait for it, or name another."
+            )
+        sweep(path)
+        yield
+
+
+@contextmanager
+def _sentence(path):
+    """Say in a sentence that a run cannot be saved."""
+    try:
+        yield
+    except OSError as error:
+        raise TrainingError(
+            f"{path}: the run cannot be saved: {error.strerror or error}."
+        ) from error
+
+
 def save_state(path, state):
     """Write a state, atomically."""
     tensors = {}
     text = canonical_json(_strip(state, "", tensors))
     tensors = tensors or {"empty": torch.zeros(0)}
     path = Path(path)
-    try:
+    with _sentence(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         about = {"s4s-run": text, "sha256": _digest(text, tensors)}
         write_atomic(path, save(tensors, about))
-    except OSError as error:
-        raise TrainingError(
-            f"{path}: the run cannot be saved: {error.strerror or error}."
-        ) from error
 
 
 def load_state(path, identity):
@@ -70,7 +98,6 @@ def load_state(path, identity):
     path = Path(path)
     if not path.exists():
         return {"identity": identity}
-    sweep(path)
     try:
         with safe_open(path, "pt") as file:
             # Copies: a tensor of a file is aligned in memory by chance, and that changes the last

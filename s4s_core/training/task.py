@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -43,7 +44,8 @@ class NotFinite(ArithmeticError):
 class Task:
     """One NFE's training: everything but the parameters.
 
-    `scale` is the error, on the validation pairs, from which a sample counts less (gauss_newton).
+    `scale` is the error, on the validation pairs, from which a sample counts less (gauss_newton);
+    `path` is the file that `save` writes, if there is one.
     """
 
     model: object
@@ -59,6 +61,7 @@ class Task:
     save: object = None
     first_calls: int = 0
     scale: float = 1.0
+    path: object = None
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self):
@@ -83,15 +86,29 @@ class Task:
 
         return self.workers.map(pairs, measure)[0]
 
+    def scores(self, table, pairs):
+        """(distances as of `errors`, mean squared errors) to the teacher, each float64 [n]."""
+
+        def measure(part):
+            result = self._run(table, part)
+            with torch.no_grad():
+                distances = as_float64(self.objective.distance(result, part.target)).cpu()
+            squares = as_float64(result - part.target).flatten(1).square().mean(1).cpu()
+            return distances, squares
+
+        return self.workers.map(pairs, measure)
+
     def _run(self, table, part):
         with torch.no_grad():
             return sample(self.meter, part.x, table, part.cond)
 
     def spent_after(self, calls):
         """Would `calls` more exceed this NFE's budget, if it has one?"""
-        if self.budget is None:
-            return False
-        return self.meter.calls - self.first_calls + calls > self.budget
+        return self.budget is not None and self.total_after(calls) > self.budget
+
+    def total_after(self, calls):
+        """The calls that this NFE has made after `calls` more."""
+        return self.meter.calls - self.first_calls + calls
 
     def initial_errors(self, table):
         """Errors on the validation pairs of a table that training begins from."""
@@ -102,6 +119,16 @@ class Task:
                 "start from another solver or schedule."
             )
         return errors
+
+    def diverged(self, step, table):
+        """TrainingDiverged at a step, where smaller ones do not help; it names the saved run."""
+        advice = "try another precision."
+        if self.path and Path(self.path).exists():
+            advice = f"the best table so far is kept in the saved run {self.path}."
+        return TrainingDiverged(
+            f"The loss is not finite at {step} of {self.nfe} NFE, four times in a row: {advice}",
+            table,
+        )
 
     def check_finite(self, errors):
         """NotFinite unless every error is a number."""
@@ -117,7 +144,7 @@ class Task:
             return
         if self.save is not None:
             self.save()
-        self.best = min(self.best, (float(validation), table), key=lambda pair: pair[0])
+        self.remember(validation, table)
         if self.callback is not None:
             calls = self.meter.calls
             share = min(1.0, (calls - self.first_calls) / self.planned)
@@ -126,6 +153,11 @@ class Task:
             eta = spent / made * left if made > 0.02 * self.planned else None
             error, best = self.best
             self.callback(Event(phase, self.nfe, step, total, loss, error, calls, share, eta, best))
+
+
+    def remember(self, validation, table):
+        """Keep a table for the listener, if it is the best so far on the validation pairs."""
+        self.best = min(self.best, (float(validation), table), key=lambda pair: pair[0])
 
 
 def check_model(model, pairs):
