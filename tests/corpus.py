@@ -14,28 +14,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
-from s4s_core.table import SolverPack, SolverTable
-
 GOLDEN = Path(__file__).parent / "golden" / "format1.safetensors"
 NAN, INFINITY = float("nan"), float("inf")
-
-
-EXTREMES = (
-    [1.7e308, 1.0, 0.0],
-    [1.7e308, 1e308],
-    [1.0, 5e-324, 0.0],
-    [1e-308, 1e-320],
-    [1.7e308, 1.0, 5e-324],
-    [1.0000000000000002, 1.0],
-)
-"""Noise levels that a valid file may hold, and that are hard to draw."""
-
-
-def extreme_pack(sigmas):
-    """A valid pack with these nodes and coefficients of the same sizes."""
-    calls = len(sigmas) - 1
-    b = [[(-1) ** i * sigmas[i]] for i in range(calls)]
-    return SolverPack.of(SolverTable("lms", 1, "noise", "ve", sigmas, sigmas[:-1], {"b": b}))
 
 
 class Malformed(NamedTuple):

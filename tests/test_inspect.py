@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpus import EXTREMES, GOLDEN, extreme_pack, malformed, picture_bomb, typical
+from corpus import GOLDEN, malformed, picture_bomb, typical
+from extreme_packs import EXTREMES, extreme_pack
 from PIL import Image
 
 from s4s_core import SolverPack, SolverTable, load_solver, save_solver

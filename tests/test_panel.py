@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from corpus import EXTREMES, extreme_pack, picture_bomb, typical
+from corpus import picture_bomb, typical
+from extreme_packs import EXTREMES, extreme_pack
 from PIL import Image
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"

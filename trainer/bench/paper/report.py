@@ -240,17 +240,24 @@ def _ratio(first, second):
     return None if first is None or second is None else first / second
 
 
+DISTRIBUTIONS = NAMES | {
+    "teacher": "teacher, other noise (the floor)",
+    "best": "best classical",
+    "consistent": "S4S-GN, weights of a step summing to one",
+}
+
+
 def distribution_table(plan, findings, reasons):
     rows, missing = [], []
-    labels = ["teacher, other noise (the floor)", "best classical", *(NAMES[m] for m in METHODS)]
     for cfg in CFGS:
         cells = distribution(plan.base, plan.budget, plan.frechet, cfg)
-        missing += [cell for cell in cells if cell in reasons]
-        floor = findings.value(cells[0], "to_teacher")
-        for label, cell in zip(labels, cells, strict=True):
+        missing += [cell for cell in cells.values() if cell in reasons]
+        floor = findings.value(cells["teacher"], "to_teacher")
+        for label, cell in cells.items():
             near, images = (findings.value(cell, key) for key in ("to_teacher", "to_images"))
             above = None if None in (near, floor) else near - floor
-            rows.append([f"{cfg:g}", label, number(near), number(above), number(images)])
+            found = [number(value) for value in (near, above, images)]
+            rows.append([f"{cfg:g}", DISTRIBUTIONS[label], *found])
     head = ["CFG", f"{plan.base.nfe} NFE", "to the teacher", "above the floor", "to the pictures"]
     note = (
         f"{plan.frechet} pictures each, on EfficientNet-Lite0 features; the reference is the "
@@ -300,10 +307,12 @@ def _rival_claims(plan, findings, newton, cfg):
 
 
 def _frechet_ratio(plan, findings, cfg):
-    floor, classical, *ours = distribution(plan.base, plan.budget, plan.frechet, cfg)
-    base, theirs = (findings.value(c, "to_teacher") for c in (floor, classical))
-    newton = findings.value(ours[-1], "to_teacher")
-    return None if None in (base, theirs, newton) else (newton - base) / (theirs - base)
+    cells = distribution(plan.base, plan.budget, plan.frechet, cfg)
+    names = ("teacher", "best", "gauss-newton")
+    floor, classical, newton = (findings.value(cells[name], "to_teacher") for name in names)
+    if None in (floor, classical, newton):
+        return None
+    return (newton - floor) / (classical - floor)
 
 
 def _holds(ratio, target):
