@@ -15,7 +15,7 @@ from s4s_core.training.starts import named_start
 from trainer import comparison
 from trainer.bench import engine, training
 from trainer.cli import build_parser, main
-from trainer.comparison import Comparison
+from trainer.comparison import Comparison, Row, _telling
 from trainer.models import ModelChoice, open_model
 from trainer.pictures import SIDE
 
@@ -153,6 +153,14 @@ def test_pictures_that_cannot_be_saved_are_one_sentence(capsys, tmp_path):
     assert code == 1 and "folder cannot be saved" in err
     code, _, err = run(capsys, "render", "--out", str(tmp_path / "file"))
     assert code == 1 and "cannot be rendered into" in err
+
+
+def test_the_picture_shows_where_the_solvers_differ():
+    first, second = torch.tensor([4.0, 1.0, 9.0, 0.25]), torch.tensor([4.0, 9.0, 0.0, 0.0])
+    rows = [Row("one", None, first), Row("other", None, second)]
+    assert _telling(rows, 2).tolist() == [1, 2]  # errors 1 and 3, 3 and 0
+    assert _telling(rows, 9).tolist() == [0, 1, 2, 3]
+    assert rows[0].rmse == pytest.approx((14.25 / 4) ** 0.5)
 
 
 def test_compare_needs_no_pictures(capsys, trained, tmp_path, monkeypatch):

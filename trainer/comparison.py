@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from s4s_core.errors import S4SError
-from s4s_core.evaluation import candidates, rmse
+from s4s_core.evaluation import candidates, squared_errors
 from s4s_core.hosting import check_space, mismatches
 from s4s_core.teacher import default_teacher, draw_noise, draw_pairs
 from s4s_core.training.parallel import Workers
@@ -62,12 +62,19 @@ def check_fit(pack, model):
 
 @dataclass
 class Row:
-    """One solver at one NFE: its RMSE to the teacher and its table."""
+    """One solver at one NFE: its table, and the squared error to the teacher of each pair."""
 
     label: str
-    nfe: int
-    rmse: float
     table: object
+    errors: torch.Tensor
+
+    @property
+    def nfe(self):
+        return self.table.nfe
+
+    @property
+    def rmse(self):
+        return float(self.errors.mean().sqrt())
 
 
 class Comparison:
@@ -88,11 +95,11 @@ class Comparison:
                 )
             )
 
-    def _error(self, table, pairs):
-        return self.workers.fitting(lambda batch: rmse(self.model.denoise, table, pairs, batch))
-
-    def row(self, label, table):
-        return Row(label, table.nfe, self._error(table, self.pairs), table)
+    def row(self, label, table, pairs=None):
+        """The Row of a table on all pairs, or on some."""
+        chosen, denoise = pairs or self.pairs, self.model.denoise
+        errors = self.workers.fitting(lambda batch: squared_errors(denoise, table, chosen, batch))
+        return Row(label, table, errors)
 
     def best_per_solver(self, nfe, tell):
         """Each classical solver with the order and schedule that suit it best, best solver first.
@@ -104,9 +111,9 @@ class Comparison:
         found = candidates(self.model, nfe, self.teacher.ending)
         for number, candidate in enumerate(found):
             tell(number / len(found), candidate.label)
-            error = self._error(candidate.table, few)
-            chosen.setdefault(candidate.solver, []).append((error, candidate))
-        winners = [min(tried, key=lambda pair: pair[0])[1] for tried in chosen.values()]
+            row = self.row(candidate.label, candidate.table, few)
+            chosen.setdefault(candidate.solver, []).append(row)
+        winners = [min(tried, key=lambda row: row.rmse) for tried in chosen.values()]
         rows = [self.row(winner.label, winner.table) for winner in winners]
         return sorted(rows, key=lambda row: row.rmse)
 
@@ -125,13 +132,17 @@ class Comparison:
         return errors, shown
 
     def save_picture(self, rows, path):
-        """Save the grid of teacher and rows; the path, or None where there is nothing to see."""
+        """Save the grid of teacher and rows; the path, or None where there is nothing to see.
+
+        It shows the pairs on which the rows' errors differ most, whichever of them is better there:
+        on most of the others no eye can tell them apart.
+        """
         return if_memory_allows(lambda: self._save_picture(rows, path))
 
     def _save_picture(self, rows, path, count=10):
         if not can_show(self.model):
             return None
-        part = self.pairs[:count]
+        part = self.pairs[_telling(rows, count)]
         shown = {f"teacher, {self.teacher.nfe} NFE": part.target}
         for row in rows:
             label = f"{row.label}, {row.nfe} NFE: {row.rmse:.3f}"
@@ -140,6 +151,13 @@ class Comparison:
         rows = {label: tiles(pictures(self.model, x)) for label, x in shown.items()}
         save_png(path, grid(rows))
         return str(path)
+
+
+def _telling(rows, count):
+    """Indices, in order, of the pairs on which the errors of the rows are furthest apart."""
+    errors = torch.stack([row.errors.sqrt() for row in rows])
+    apart = errors.amax(0) - errors.amin(0)
+    return apart.topk(min(count, len(apart))).indices.sort().values
 
 
 def scores_as_errors(scores):
