@@ -1,6 +1,6 @@
 """Solver Info: what a solver file says, as text, and its table as a picture."""
 
-from ..s4s_core.errors import HostError
+from ..s4s_core.errors import HostError, visible
 from ..s4s_core.summary import summary
 from . import inputs, sheets
 from .attach import NOT_CONNECTED
@@ -63,5 +63,4 @@ def described(pack):
 
 def _line(text):
     """A text in one line, without marks that cannot be seen."""
-    words = " ".join(text.split())
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
+    return visible(" ".join(text.split()))

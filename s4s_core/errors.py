@@ -1,6 +1,11 @@
 """Every error that S4S raises on purpose: one sentence that says what is wrong and what to do."""
 
 
+def visible(text):
+    """A stranger's text for a message: whatever cannot be seen, or moves a cursor, is replaced."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 class S4SError(Exception):
     """Base of all errors that are meant to be shown to a person as they stand."""
 

@@ -18,7 +18,7 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 
 from .atomic import write_atomic, write_new
-from .errors import SolverFileError, TableError
+from .errors import SolverFileError, TableError, visible
 from .metadata import check_alike, check_metadata, modelspec
 from .table import SolverPack, SolverTable, canonical_json
 
@@ -110,9 +110,7 @@ def _fault(path, what, error):
     reason = str(getattr(error, "strerror", None) or error).rstrip(".")
     if len(reason) > _LONGEST_FAULT:
         reason = reason[:_LONGEST_FAULT] + "..."
-    line = f"{path}: {what}: {reason}."
-    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
-    return SolverFileError(line)
+    return SolverFileError(visible(f"{path}: {what}: {reason}."))
 
 
 def _unique(pairs):

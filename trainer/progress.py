@@ -3,6 +3,8 @@
 import sys
 import time
 
+from s4s_core.errors import visible
+
 
 def clock(seconds):
     """Seconds as 1:05 or 2:03:04."""
@@ -38,5 +40,4 @@ class ProgressLine:
 def warn(sentences):
     """Print warnings where they spoil no output for programs; they may hold a stranger's text."""
     for sentence in sentences:
-        safe = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in sentence)
-        print(f"warning: {safe}", file=sys.stderr)
+        print(f"warning: {visible(sentence)}", file=sys.stderr)

@@ -2,6 +2,8 @@
 
 import json
 
+from s4s_core.errors import visible
+
 FIRST = ("name", "model", "cfg", "resolution", "teacher", "training")
 LONGEST_TEXT = 200
 
@@ -96,7 +98,7 @@ def printable(value):
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     if len(text) > LONGEST_TEXT:
         text = text[:LONGEST_TEXT] + "..."
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return visible(text)
 
 
 def table_lines(table):
