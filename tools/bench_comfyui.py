@@ -53,7 +53,7 @@ def main():
     parser.add_argument("--size", type=int, default=64, help="side of the latent")
     parser.add_argument("--repeats", type=int, default=30)
     args = parser.parse_args()
-    sys.path[:0] = [str(ROOT / "tests")]
+    sys.path[:0] = [str(ROOT / "tests" / "helpers")]
     from comfyui_checks import Bench, start
 
     with tempfile.TemporaryDirectory() as base:

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-DOUBLE = ROOT / "tests" / "comfyui_double"
+DOUBLE = ROOT / "tests" / "comfyui" / "double"
 ENGLISH = ROOT / "locales" / "en" / "nodeDefs.json"
 
 

@@ -1,0 +1,208 @@
+"""Where solvers and jobs are kept, what starts the trainer, and what a solver says of itself."""
+
+import json
+import os
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+
+from s4s_core import SolverPack, classical_table, folders, save_solver
+from s4s_core.errors import SolverFileError
+from s4s_core.solver_file import load_unchanged
+from s4s_core.starting import command
+from s4s_core.summary import summary, table_facts
+from trainer.solvers import publish
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("S4S_HOME", str(tmp_path))
+    monkeypatch.delenv("S4S_SOLVERS", raising=False)
+    monkeypatch.setattr(folders, "_registered", [])
+    return tmp_path
+
+
+def a_pack(**about):
+    nodes = torch.tensor([10.0, 3.0, 1.0, 0.0], dtype=torch.float64)
+    return SolverPack.of(classical_table("ipndm", nodes, 2, "ve"), metadata=about)
+
+
+def put(folder, file, **about):
+    path = Path(folder) / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_solver(path, a_pack(**about))
+    return path
+
+
+def test_the_platform_names_the_home(monkeypatch, tmp_path):
+    monkeypatch.delenv("S4S_HOME", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert folders.data_home() == tmp_path / "s4s"
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert folders.jobs_home() == tmp_path / "local" / "s4s" / "jobs"
+
+
+@pytest.mark.parametrize("host", ["custom_nodes", "extensions"])
+def test_a_host_is_known_by_the_folder_around_the_checkout(home, monkeypatch, host):
+    monkeypatch.setattr(folders, "CHECKOUT", home / "app" / host / "s4s")
+    models = home / "app" / "models" / "s4s_solvers"
+    assert folders.solver_folders() == [models, home / "solvers"]
+
+
+def test_what_a_host_registers_and_the_environment_win(home, monkeypatch):
+    assert folders.solver_folders() == [home / "solvers"]
+    folders.register_solver_folders([home / "a"])
+    assert folders.solver_folders() == [home / "a", home / "solvers"]
+    monkeypatch.setenv("S4S_SOLVERS", os.pathsep.join([str(home / "b"), str(home / "c")]))
+    assert folders.solver_folders() == [home / "b", home / "c"]
+
+
+def test_files_are_listed_by_relative_name_and_the_first_folder_wins(home):
+    folders.register_solver_folders([home / "a"])
+    first, _ = put(home / "a", "x.safetensors"), put(home / "solvers", "x.safetensors")
+    deep = put(home / "solvers", "sd/y.safetensors")
+    (home / "a" / "note.txt").write_text("no solver")
+    loud = put(home / "solvers", "Z.SAFETENSORS")
+    listed = {"Z.SAFETENSORS": loud, "sd/y.safetensors": deep, "x.safetensors": first}
+    assert folders.solver_files() == listed
+    assert folders.find_solver("sd/y.safetensors") == deep
+
+
+@pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "", "\0", None, "X" * 9999])
+def test_names_outside_the_listing_are_refused(home, name):
+    put(home, "x.safetensors")
+    with pytest.raises(SolverFileError, match="There is no solver file"):
+        folders.find_solver(name)
+
+
+LINKS = {
+    "passwd.safetensors": "/etc/passwd",
+    "zero.safetensors": "/dev/zero",
+    "itself.safetensors": "itself.safetensors",
+    "nowhere.safetensors": "nowhere",
+    "one.safetensors": "two.safetensors",
+    "two.safetensors": "one.safetensors",
+    "loop": ".",
+    "above": "..",
+}
+
+
+@pytest.fixture
+def linked(home):
+    """A solvers' folder with one solver among links that lead elsewhere, nowhere and in circles."""
+    put(home / "solvers", "good.safetensors", name="good")
+    put(home, "outside.safetensors")
+    for name, target in LINKS.items():
+        try:
+            (home / "solvers" / name).symlink_to(target)
+        except OSError:
+            pytest.skip("links cannot be made here")
+    return home / "solvers"
+
+
+def test_links_in_the_solvers_folder_are_harmless(linked):
+    """None is followed into a folder; what leads to a foreign file is refused in a sentence."""
+    names = set(folders.solver_files())
+    assert "good.safetensors" in names
+    assert names <= {"good.safetensors", "passwd.safetensors"}
+    for name in names - {"good.safetensors"}:
+        with pytest.raises(SolverFileError, match="cannot be used") as caught:
+            load_unchanged(folders.find_solver(name))
+        assert "root:" not in str(caught.value)
+    for name in ("zero.safetensors", "itself.safetensors", "one.safetensors"):
+        with pytest.raises(SolverFileError):
+            load_unchanged(linked / name)
+
+
+def test_links_in_the_solvers_folder_hinder_no_new_file(linked):
+    before = {path.name for path in linked.iterdir()}
+    for stem in ("itself", "nowhere", "one", "passwd"):
+        path = publish(stem.encode(), stem)
+        assert path.name == f"{stem}-2.safetensors" and path.read_text() == stem
+        path.unlink()
+    assert {path.name for path in linked.iterdir()} == before
+
+
+def test_the_panel_shows_no_foreign_file(linked):
+    seen = {}
+    solvers_tab = pytest.importorskip("trainer.panel.solvers")
+    if "passwd.safetensors" in folders.solver_files():
+        shown = solvers_tab.look(seen, "passwd.safetensors", None)
+        assert "cannot be used" in shown[2] and shown[3] == "" and "root:" not in str(shown)
+        solvers_tab.delete("passwd.safetensors")
+        assert not (linked / "passwd.safetensors").is_symlink() and Path("/etc/passwd").exists()
+
+
+def test_names_of_new_files_are_safe_and_numbered(home):
+    assert next(folders.names_for(home, "a/b: c?")).name == "a-b- c.safetensors"
+    assert next(folders.names_for(home, "..")).name == "solver.safetensors"
+    assert next(folders.names_for(home, "NUL")).name == "NUL_.safetensors"
+    assert next(folders.names_for(home, "com1.x")).name == "com1.x_.safetensors"
+    found = [path.name for path in islice(folders.names_for(home, "x"), 3)]
+    assert found == ["x.safetensors", "x-2.safetensors", "x-3.safetensors"]
+
+
+def test_a_file_is_read_again_only_when_it_changed(home):
+    path = put(home, "x.safetensors", name="one")
+    assert load_unchanged(path) is load_unchanged(path)
+    put(home, "x.safetensors", name="another")
+    assert load_unchanged(path).metadata["name"] == "another"
+    path.unlink()
+    with pytest.raises(SolverFileError, match="cannot be read"):
+        load_unchanged(path)
+
+
+def test_a_file_of_the_same_time_and_size_is_another_one(home):
+    path = put(home, "x.safetensors", name="one")
+    before = path.stat()
+    assert load_unchanged(path).metadata["name"] == "one"
+    other = put(home, "y.safetensors", name="two")
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.replace(other, path)
+    assert path.stat().st_size == before.st_size and path.stat().st_mtime_ns == before.st_mtime_ns
+    assert load_unchanged(path).metadata["name"] == "two"
+
+
+def test_the_trainer_starts_where_neither_path_nor_folder_help(tmp_path):
+    """-I ignores PYTHONPATH, the user's packages and the working folder, as embedded Pythons do."""
+    python, *rest = command("trainer", "--version")
+    done = subprocess.run([python, "-I", *rest], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("s4s "), done.stderr
+
+
+def test_listing_and_reading_solvers_needs_no_torch(home):
+    put(home / "solvers", "x.safetensors")
+    code = (
+        "import sys; from s4s_core.folders import solver_files; "
+        "from s4s_core.solver_file import load_unchanged; from s4s_core.summary import summary; "
+        "print([summary(load_unchanged(p))['nfes'] for p in solver_files().values()]); "
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "[[3]]", done.stderr
+
+
+def test_a_summary_is_plain_bounded_data():
+    scores = {"3": {"rmse": 0.1, "classical": 0.4, "classical_name": "n" * 999, "odd": [1]}}
+    pack = a_pack(name="x" * 1000, scores=scores, cfg=[1, 2], model={"hash": {"deep": 1}})
+    found = json.loads(json.dumps(summary(pack)))
+    assert found["ratios"] == {"3": pytest.approx(0.25)} and found["cfg"] == [1, 2]
+    assert len(found["name"]) == 300 and len(found["scores"]["3"]["classical_name"]) == 300
+    assert "odd" not in found["scores"]["3"] and found["model"] == {}
+    assert summary(a_pack())["ratios"] == {"3": None}
+    huge = {"3": {"rmse": 1e300, "classical": 1e-300}}
+    assert summary(a_pack(scores=huge))["ratios"] == {"3": None}
+
+
+def test_table_facts_hold_the_numbers():
+    found = json.loads(json.dumps(table_facts(a_pack(), 3)))
+    assert found["sigmas"] == [10.0, 3.0, 1.0, 0.0] and found["nfe"] == 3
+    assert found["coefficients"]["b"][0] == [1.0, 0.0]

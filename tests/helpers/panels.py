@@ -1,0 +1,132 @@
+"""Panels as processes, and requests to them, for the panel's tests."""
+
+import http.client
+import json
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+READY_SECONDS = 300
+REFUSED = 403
+
+
+class Panel:
+    """`python -m trainer panel` on a free port with a home of its own; use it in a with block."""
+
+    def __init__(self, home, python=sys.executable, root=ROOT, **env):
+        self.home = Path(home)
+        self.command = [str(python), "-m", "trainer", "panel", "--port", "0", "--no-browser"]
+        self.root = root
+        keep = {k: v for k, v in os.environ.items() if not k.startswith(("S4S_", "GRADIO_"))}
+        self.env = keep | {"S4S_HOME": str(home), "OMP_NUM_THREADS": "1"} | env
+        self.lines, self.process, self.url = [], None, None
+
+    def start(self, *arguments):
+        self.lines, self.url = [], None
+        self.process = subprocess.Popen(
+            [*self.command, *arguments],
+            cwd=self.root,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+        deadline = time.monotonic() + READY_SECONDS
+        while self.url is None:
+            text = "".join(self.lines)
+            assert self.process.poll() is None, f"the panel ended: {text}"
+            assert time.monotonic() < deadline, f"the panel is not ready: {text}"
+            time.sleep(0.05)
+        return self
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if line.startswith("S4S panel: "):
+                self.url = line.split()[-1]
+
+    @property
+    def address(self):
+        return self.url.split("/")[2]
+
+    def kill(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdout.close()
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def request(self, method, path, body=None, **headers):
+        """(status, text) of a request; headers as keywords, with _ for -.
+
+        A server that refuses may close the connection while the body is still being sent: a reset
+        or broken connection is that refusal.
+        """
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        named.setdefault("Host", self.address)
+        host, port = self.address.split(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        try:
+            connection.request(method, path, body, named)
+            response = connection.getresponse()
+            return response.status, response.read(1 << 20).decode("utf-8", "replace")
+        except (ConnectionResetError, BrokenPipeError, ConnectionAbortedError):
+            return REFUSED, ""
+        except http.client.RemoteDisconnected:
+            return REFUSED, ""
+        finally:
+            connection.close()
+
+    def config(self):
+        """What the page is made of: components, and the events that they have."""
+        return json.loads(self.request("GET", "/config")[1])
+
+    def join(self, number, data):
+        """(done well?, text of the last message) of the event of that number, through the queue."""
+        session = secrets.token_hex(8)
+        call = {"data": data, "fn_index": number, "session_hash": session}
+        body, kind = json.dumps(call).encode(), "application/json"
+        status, text = self.request("POST", "/gradio_api/queue/join", body, Content_Type=kind)
+        if status != 200:
+            return False, text
+        _, text = self.request("GET", f"/gradio_api/queue/data?session_hash={session}")
+        lines = (line.removeprefix("data: ") for line in text.splitlines())
+        told = [json.loads(line) for line in lines if line]
+        (last,) = (message for message in told if message["msg"] == "process_completed")
+        return last["success"], json.dumps(last)
+
+    def upload(self, name, data):
+        """(status, text) of an upload of bytes under that file name, as a browser sends it."""
+        edge = secrets.token_hex(8)
+        body = (
+            (
+                f'--{edge}\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n'
+                "Content-Type: application/octet-stream\r\n\r\n"
+            ).encode()
+            + data
+            + f"\r\n--{edge}--\r\n".encode()
+        )
+        kind = f"multipart/form-data; boundary={edge}"
+        return self.request("POST", "/gradio_api/upload", body, Content_Type=kind)
+
+
+def event_of(config, label, event):
+    """The event (a dict with its number `id`) of the component with that label."""
+    (number,) = (c["id"] for c in config["components"] if c["props"].get("label") == label)
+    return next(d for d in config["dependencies"] if [number, event] in map(list, d["targets"]))
+
+
+def files_of(folder):
+    """Every file below a folder with its contents."""
+    return {str(p): p.read_bytes() for p in sorted(Path(folder).rglob("*")) if p.is_file()}

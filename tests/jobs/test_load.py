@@ -1,0 +1,141 @@
+"""Many files, many jobs, long runs: what people wait for stays quick, and memory stays flat.
+
+Times are the process's own seconds of computing, so that a busy machine matters little.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gradio as gr
+import pytest
+from corpus import picture_bomb
+from learners import small
+from PIL import Image
+
+from s4s_core import classical_table, jobs, schedule
+from s4s_core.folders import jobs_home, solver_files
+from s4s_core.solver_file import dump_solver, load_unchanged, parse_solver
+from s4s_core.summary import summary
+from s4s_core.table import SolverPack
+from trainer import jobs as trainer_jobs
+from trainer.config import TrainConfig
+from trainer.panel import jobs as jobs_tab
+from trainer.panel import markup
+from trainer.panel import solvers as solvers_tab
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES, JOBS, ROWS = 1000, 100, 10_000
+SOON = 1.0
+"""Seconds that docs/reliability.md promises."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        place = tmp_path_factory.mktemp("load")
+        patch.setenv("S4S_HOME", str(place))
+        patch.delenv("S4S_SOLVERS", raising=False)
+        (place / "solvers").mkdir()
+        model = small()
+        tables = [classical_table("ipndm", schedule("edm", n, model), 3, "ve") for n in (4, 5, 6)]
+        for number in range(FILES):
+            pack = SolverPack.of(*tables, metadata={"name": f"solver {number}"})
+            (place / "solvers" / f"{number:04}.safetensors").write_bytes(dump_solver(pack))
+        for _ in range(JOBS):
+            newest = trainer_jobs.add(TrainConfig(), start=False)
+        row = {"progress": 0.5, "nfe": 5, "loss": 0.1, "validation": 0.2, "message": "going on"}
+        lines = (json.dumps(row | {"step": n, "calls": n, "seconds": n}) for n in range(ROWS))
+        (jobs_home() / newest / jobs.METRICS).write_text("\n".join(lines) + "\n")
+        yield newest
+
+
+def seconds(work):
+    began = time.process_time()
+    result = work()
+    return result, time.process_time() - began
+
+
+def summaries():
+    return [summary(load_unchanged(path)) for path in solver_files().values()]
+
+
+def test_a_thousand_solver_files_are_listed(home):
+    found, first = seconds(summaries)
+    again, later = seconds(summaries)
+    assert len(found) == FILES and again == found
+    assert first < SOON and later < first / 2, (first, later)
+
+
+def test_the_tab_of_solvers_looks_at_one_of_a_thousand(home):
+    shown, spent = seconds(lambda: solvers_tab.look({}, "0500.safetensors", "5"))
+    assert "solver 500" in shown[2] and spent < SOON
+
+
+def test_a_hundred_jobs_are_listed(home):
+    views, spent = seconds(jobs.list_jobs)
+    assert len(views) == JOBS and spent < SOON
+
+
+def test_a_run_of_ten_thousand_rows_is_shown(home):
+    metrics, read = seconds(lambda: trainer_jobs.job(home).metrics())
+    assert len(metrics) <= 500 and metrics[-1]["step"] == ROWS - 1 and read < SOON
+    shown, spent = seconds(lambda: jobs_tab.look({}, home))
+    assert "svg" in shown[3] and spent < SOON
+
+
+def test_a_look_at_nothing_new_sends_nothing(home):
+    seen = {}
+    jobs_tab.look(seen, home)
+    again, spent = seconds(lambda: jobs_tab.look(seen, home))
+    assert all(value == gr.skip() or value == gr.update() for value in again) and spent < SOON
+
+
+def test_a_bomb_of_a_thumbnail_is_never_opened(monkeypatch):
+    """A few bytes of PNG may claim a picture of gigabytes: only the viewer's browser decodes it."""
+    uri = picture_bomb()
+    table = classical_table("euler", schedule("edm", 3, small()), 1, "ve")
+    pack = parse_solver(dump_solver(SolverPack.of(table, metadata={"thumbnail": uri})))
+    monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("the thumbnail was opened"))
+    assert summary(pack)["thumbnail"] == uri
+    assert uri in markup.solver_card("bomb.safetensors", summary(pack))
+
+
+RUN = """
+import sys
+from pathlib import Path
+from learners import small, tiny_fit
+
+pages = []
+
+def note(event):
+    pages.append(int(Path("/proc/self/statm").read_text().split()[1]))
+
+method, folder = sys.argv[1:]
+long = {"epochs": 1100, "budget": 200_000} if method == "s4s" else {"budget": 50_000}
+seed = 0
+while len(pages) < 1000:  # gauss-newton has converged long before
+    state = Path(folder) / str(seed)
+    tiny_fit(small(), 4, method, seed=seed, callback=note, state=state, **long)
+    seed += 1
+print(*pages)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+@pytest.mark.parametrize("method", ["gauss-newton", "s4s"])
+def test_memory_is_flat_over_a_thousand_steps(tmp_path, method):
+    """What a process holds at the end is what it held after a quarter of its steps."""
+    command = [sys.executable, "-c", RUN, method, str(tmp_path)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")])}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pages = [int(word) for word in done.stdout.split()]
+    quarter = len(pages) // 4
+    early, late = statistics.median(pages[quarter : 2 * quarter]), max(pages[-quarter:])
+    assert (late - early) * os.sysconf("SC_PAGE_SIZE") < 4 << 20

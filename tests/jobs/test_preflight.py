@@ -1,0 +1,230 @@
+"""Estimates before a training starts: calls, time, memory, disk, and what speaks against it."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from s4s_core import fit
+from s4s_core.errors import ConfigError, ModelError, S4SError, TrainingError
+from s4s_core.mixture import GaussianMixture
+from s4s_core.objectives import L2
+from s4s_core.schedules.gits import CALLS as GITS_CALLS
+from s4s_core.training.gradient import PLAIN_COST
+from trainer import preflight
+from trainer.cli import main
+from trainer.config import TrainConfig
+from trainer.memory import available, peak_of_process
+from trainer.models import ModelChoice
+from trainer.training import Course, Plan, train
+
+MODELS = Path(__file__).parents[1] / "helpers" / "job_models.py"
+MIXTURE = TrainConfig(model=ModelChoice("mixture"), nfes=(4,), budget=500)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("S4S_HOME", str(tmp_path))
+    monkeypatch.delenv("S4S_SOLVERS", raising=False)
+
+
+def small(**options):
+    model = GaussianMixture.random(4, (3, 4, 4), seed=0)
+    model.device = "cpu"
+    for name, value in options.items():
+        setattr(model, name, value)
+    return model
+
+
+def test_an_estimate_has_time_memory_and_calls():
+    found = preflight.measure(MIXTURE)
+    assert found.seconds > 0 and found.calls == Plan(MIXTURE).total and found.device == "cpu"
+    assert 50e6 < found.memory_bytes < 1e12 and found.warnings == ()
+    more = TrainConfig(model=MIXTURE.model, nfes=(4, 5, 6), budget=500)
+    assert Plan(more).total > 2 * Plan(MIXTURE).total
+
+
+def test_the_dry_run_is_another_process_and_its_errors_are_ours():
+    found = preflight.estimate(MIXTURE)
+    assert found.calls == Plan(MIXTURE).total and isinstance(found.warnings, tuple)
+    bad = TrainConfig(model=ModelChoice("python", f"{MODELS}:not_a_number"))
+    with pytest.raises(S4SError, match="NaN or infinity for plain noise") as caught:
+        preflight.estimate(bad)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_prints_does_not_spoil_the_estimate(tmp_path):
+    code = "from s4s_core.mixture import GaussianMixture\nprint('Loading: {')\n"
+    code += "model = lambda choice: GaussianMixture.random(4, (3, 4, 4), seed=0)\n"
+    (tmp_path / "noisy.py").write_text(code)
+    noisy = TrainConfig(model=ModelChoice("python", f"{tmp_path / 'noisy.py'}:model"), budget=500)
+    assert preflight.estimate(noisy).calls == Plan(noisy).total
+
+
+def test_the_command_for_people_and_programs(capsys):
+    options = ["estimate", "--model", "mixture", "--budget", "500"]
+    assert main([*options, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"seconds", "memory_bytes", "calls", "device", "warnings"}
+    assert main(options) == 0
+    assert "model calls on cpu" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("method", ["gauss-newton", "s4s", "s4s-alt"])
+def test_the_plan_bounds_what_is_spent(method):
+    config = TrainConfig(
+        nfes=(3, 4),
+        method=method,
+        budget=600 if method == "gauss-newton" else 0,
+        options={"samples": 8, "validation": 4, "held_out": 4, "epochs": 1},
+    )
+    course, lines = Course(config), []
+    model = small(fingerprint=None)
+    result = train(config, model, lambda event: lines.append(course.line(event)))
+    total = Plan(config).total
+    assert 0.3 * total < result.calls <= 1.05 * total
+    shares = [line["progress"] for line in lines]
+    assert shares == sorted(shares) and shares[-1] <= 1.0
+    assert lines[-1]["eta"] >= 0
+
+
+def test_the_plan_counts_what_gits_measures():
+    """For a teacher and for a start: each measures its own, once per run."""
+    model, calls = small(fingerprint=None), []
+    denoise = model.denoise
+    model.denoise = lambda x, sigma, cond=None: (calls.append(len(x)), denoise(x, sigma))[1]
+    options = {"samples": 8, "validation": 4, "held_out": 4, "init": "ipndm:2:gits"}
+    config = TrainConfig(nfes=(3, 4), budget=300, teacher="ipndm:2:gits:6", options=options)
+    course, lines = Course(config), []
+    train(config, model, lambda event: lines.append(course.line(event)))
+    assert 2 * GITS_CALLS < sum(calls) <= Plan(config).total < sum(calls) + 1000
+    shares = [line["progress"] for line in lines]
+    assert shares == sorted(shares) and shares[0] > 0.4 and shares[-1] <= 1.0
+
+
+def test_a_config_trains_what_fit_trains():
+    options = {"samples": 8, "validation": 4, "held_out": 4, "init": "ipndm:2:edm"}
+    config = TrainConfig(nfes=(3,), budget=300, seed=2, options=options)
+    ours = train(config, small()).pack
+    theirs = fit(small(), 3, seed=2, budget=300, **options).pack
+    assert ours.digest == theirs.digest
+    other = TrainConfig(
+        nfes=(3,), budget=300, seed=2, options=options, teacher="unipc-bh2:3:logsnr:6"
+    )
+    pack = train(other, small()).pack
+    assert pack.metadata["teacher"]["nfe"] == 6 and pack.digest != ours.digest
+
+
+def test_memory_that_runs_out_halves_the_batch_and_says_so():
+    def denoise(x, sigma, cond=None):
+        if len(x) > 8:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return x
+
+    trial = preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
+    assert (trial.wanted, trial.batch) == (32, 8)
+    said = " ".join(preflight._warnings(trial, Plan(MIXTURE), 1.0))
+    assert "8 samples at once instead of 32" in said
+
+
+def test_a_single_sample_that_does_not_fit_is_one_sentence():
+    def denoise(x, sigma, cond=None):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(TrainingError, match="not enough memory for a single sample"):
+        preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
+
+
+def test_a_model_that_is_too_slow_for_a_batch_is_reckoned_from_one_sample(monkeypatch):
+    monkeypatch.setattr(preflight, "LONGEST_CALL", 0.0)
+    sizes = []
+
+    def denoise(x, sigma, cond=None):
+        sizes.append(len(x))
+        return x
+
+    preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
+    assert sizes == [1, 1]
+
+
+def test_gradients_are_taken_where_the_method_needs_them():
+    seen = []
+
+    def denoise(x, sigma, cond=None):
+        seen.append(x.requires_grad)
+        return x * 0.5
+
+    preflight.DryRun(small(denoise=denoise), TrainConfig(method="s4s"), L2())
+    assert all(seen)
+    seen.clear()
+    preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
+    assert not any(seen)
+
+
+def test_a_call_with_its_gradient_costs_what_training_counts_for_it(monkeypatch):
+    """Two calls: a clock that only a call and its gradient move shows half of that per call."""
+    ticks = []
+
+    def denoise(x, sigma, cond=None):
+        ticks.append(len(x))
+        return x * 0.5
+
+    monkeypatch.setattr(preflight.time, "perf_counter", lambda: 0.01 * sum(ticks))
+    plain = preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
+    assert plain.per_call == pytest.approx(0.01) and plain.per_result == 0
+    trained = preflight.DryRun(small(denoise=denoise), TrainConfig(method="s4s"), L2())
+    assert trained.per_call == pytest.approx(0.01 / PLAIN_COST) == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize("method", ["gauss-newton", "s4s"])
+def test_what_the_objective_takes_is_in_the_estimate(monkeypatch, method):
+    """A decoder of a second per result weighs more than all calls of a quick model."""
+    ticks = []
+
+    class Slow(L2):
+        def embed(self, x):
+            ticks.append(len(x))
+            return super().embed(x)
+
+    monkeypatch.setattr("s4s_core.objectives.objective", lambda name, decode: Slow())
+    monkeypatch.setattr(preflight.time, "perf_counter", lambda: 1.0 * sum(ticks))
+    config = replace(MIXTURE, method=method)
+    results = config.calls // 4
+    assert preflight.measure(config).seconds >= results
+
+
+def test_nan_is_refused():
+    with pytest.raises(ModelError, match="NaN or infinity"):
+        preflight.DryRun(small(denoise=lambda x, sigma: x * float("nan")), TrainConfig(), L2())
+
+
+def test_a_full_disk_and_too_little_memory_are_said(monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=70e6))
+    preflight.check_disk(MIXTURE)
+    pairs = {"samples": 50, "validation": 30, "held_out": 20}
+    with pytest.raises(ConfigError, match="70 MB of free disk, and 467 MB are needed"):
+        preflight.check_disk(TrainConfig(options=pairs), (100, 100, 100))
+    trial = SimpleNamespace(memory=9e9, free=8e9, batch=4, wanted=4)
+    memory, time = preflight._warnings(trial, Plan(MIXTURE), 1e5)
+    assert "about 9.0 GB" in memory and "8.0 GB" in memory and "more than a day" in time
+
+
+def test_as_many_calls_as_the_teachers_are_warned_of():
+    trial = SimpleNamespace(memory=0, free=0, batch=4, wanted=4)
+    for nfes, teacher, warned in (
+        ((5, 20), "auto", 1),
+        ((19,), "auto", 0),
+        ((6,), "euler:1:edm:5", 1),
+    ):
+        plan = Plan(TrainConfig(nfes=nfes, teacher=teacher))
+        said = list(preflight._warnings(trial, plan, 1.0))
+        assert len(said) == warned and all("nothing to learn" in each for each in said)
+
+
+def test_this_processs_memory_is_known():
+    assert 10e6 < peak_of_process() < 1e12
+    assert available() >= 0

@@ -1,0 +1,121 @@
+"""Where a Python has no gradio, the panel has its own: downloaded whole, and seen by nobody else.
+
+Python without its site-packages (-S) is the host that lacks gradio; pip, which it starts as a
+process of its own, is the real one, and takes a gradio that is made here.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from wheels import make_wheel, offline
+
+from s4s_core import folders
+from s4s_core.errors import S4SError
+from s4s_core.processes import Lock
+from trainer.panel import packages
+
+ROOT = Path(__file__).resolve().parents[2]
+PANEL = f"""
+import subprocess, sys, types
+sys.path.insert(0, {str(ROOT)!r})
+from s4s_core.starting import command
+from trainer import cli
+
+def serve(port, follow, browser):
+    import gradio
+    print("panel", gradio.__file__, flush=True)
+    subprocess.run(command("site"))  # as jobs and renderings are started; it prints its sys.path
+
+sys.modules["trainer.panel.server"] = types.SimpleNamespace(serve=serve)
+sys.exit(cli.main(["panel", *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("S4S_HOME", str(tmp_path / "a home"))
+    return tmp_path / "a home" / "panel"
+
+
+@pytest.fixture
+def wheels(tmp_path):
+    """A folder with all that the panel's list asks for."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    make_wheel(folder, "gradio", "99.0", __init__="")
+    make_wheel(folder, "pillow", "99.0", __init__="")
+    return folder
+
+
+def start(*arguments, wheels, **env):
+    """The panel of a host without gradio, up to where it would serve."""
+    return subprocess.run(
+        [sys.executable, "-S", "-c", PANEL, *arguments],
+        env=os.environ | offline(wheels) | env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_only_the_panels_process_sees_them(home, wheels):
+    (home / f"{packages.NEW}killed").mkdir(parents=True)
+    done = start("--install", wheels=wheels)
+    assert done.returncode == 0, done.stderr
+    panel, child = done.stdout.split("panel ", 1)[1].split("\n", 1)
+    own = folders.panel_packages()
+    assert own.parent == home and Path(panel) == own / "gradio" / "__init__.py"
+    assert str(ROOT) in child and str(own) not in child
+    assert {path.name for path in home.iterdir()} == {own.name, "lock"}
+    again = start(wheels=home / "nothing")
+    assert again.returncode == 0 and again.stdout.startswith(f"panel {panel}")
+
+
+def test_a_failed_download_leaves_nothing_and_is_one_sentence(home, tmp_path):
+    done = start("--install", wheels=tmp_path)
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("error: gradio could not be downloaded (No matching distribution found")
+    assert said.endswith("try again.") and "Traceback" not in done.stderr
+    assert [path.name for path in home.iterdir()] == ["lock"]
+
+
+def test_without_gradio_one_sentence_names_the_command(home, wheels):
+    done = start(wheels=wheels)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert f"{sys.executable} -m trainer panel --install" in done.stderr
+    assert str(ROOT) in done.stderr and not home.exists()
+
+
+def test_a_wheel_names_its_extra(home, monkeypatch, tmp_path):
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    monkeypatch.setattr("trainer.installing.CHECKOUT", tmp_path)
+    for install in (False, True):
+        with pytest.raises(S4SError, match=r"pip install .?s4s-solver\[panel\]"):
+            packages.provide_gradio(install)
+
+
+def test_two_downloads_at_once_are_one(home, monkeypatch):
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    home.mkdir(parents=True)
+    with Lock(home / "lock") as lock:
+        lock.take()
+        with pytest.raises(S4SError, match="Another process downloads"):
+            packages.provide_gradio(install=True)
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(home, monkeypatch):
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    home.parent.write_text("a file")
+    with pytest.raises(S4SError, match="cannot be put there"):
+        packages.provide_gradio(install=True)
+
+
+def test_a_gradio_that_is_here_is_used(home, monkeypatch):
+    monkeypatch.setattr(packages, "find_spec", lambda name: object())
+    before = list(sys.path)
+    packages.provide_gradio(install=True)
+    assert sys.path == before and not home.exists()

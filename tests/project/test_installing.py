@@ -1,0 +1,66 @@
+"""What is said of a missing package can be done: the running Python's own command, to copy."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from s4s_core import starting
+from s4s_core.errors import ModelError
+from trainer import installing
+from trainer.jobs import worker
+from trainer.models import extras
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("name", ["diffusers", "panel", "benchmarks"])
+def test_a_checkout_names_the_running_python_and_its_own_list(name):
+    file = ROOT / "requirements" / f"{name}.txt"
+    assert file.is_file()
+    line = [sys.executable, "-m", "pip", "install", "-r", str(file)]
+    assert installing.install_line(name) == starting.typed(line)
+
+
+def test_a_wheel_names_its_extra(monkeypatch, tmp_path):
+    monkeypatch.setattr(installing, "CHECKOUT", tmp_path)
+    assert "s4s-solver[diffusers]" in installing.install_line("diffusers")
+
+
+@pytest.mark.parametrize("platform", ["linux", "win32"])
+def test_spaces_are_quoted(monkeypatch, platform):
+    monkeypatch.setattr(sys, "platform", platform)
+    line = starting.typed(["/my apps/python", "-m", Path("x")])
+    assert shlex.split(line) == ["/my apps/python", "-m", "x"]
+    assert line.startswith('"' if platform == "win32" else "'")
+
+
+def test_missing_diffusers_is_told_with_the_command(monkeypatch):
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelError) as told:
+        extras.import_extras("diffusers", "transformers")
+    assert str(told.value).endswith(f": {installing.install_line('diffusers')}")
+    assert "needs diffusers and transformers" in str(told.value)
+
+
+def test_in_a_webui_the_own_environment_is_named_until_it_runs(monkeypatch, tmp_path):
+    """A1111 puts its own versions back at every start."""
+    checkout, environment = tmp_path / "extensions" / "s4s", tmp_path / "venv"
+    environment.mkdir()
+    monkeypatch.setattr(extras, "CHECKOUT", checkout)
+    monkeypatch.setattr(extras.sys, "prefix", str(environment))
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match="'python s4s.py' in .*s4s and train there.$") as told:
+        extras.import_extras("diffusers")
+    assert "pip" not in str(told.value)
+    (environment / "s4s-requirements.stamp").touch()
+    with pytest.raises(ModelError, match="pip install"):
+        extras.import_extras("diffusers")
+
+
+def test_a_job_without_a_module_names_its_python_and_promises_nothing(capsys):
+    said = worker._reason(
+        ModuleNotFoundError("No module named 'sentencepiece'", name="sentencepiece")
+    )
+    assert sys.executable in said and "'sentencepiece'" in said and "s4s.py" not in said

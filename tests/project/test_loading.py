@@ -1,0 +1,163 @@
+"""One checkout, five ways to be loaded, one copy of the core in each (docs/architecture.md)."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+import s4s_core
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Ends every script below: which copies of our packages does this process hold?
+REPORT = """
+import json
+files = {name: getattr(module, "__file__", None) or "" for name, module in sys.modules.items()}
+print(json.dumps({
+    "cores": [n for n, f in files.items() if f.endswith(os.path.join("s4s_core", "__init__.py"))],
+    "roots": sorted({name.split(".")[0] for name in sys.modules}),
+}))
+"""
+
+
+def run(*command, cwd, **env):
+    """Run a command in an environment that does not know the checkout; it must succeed."""
+    clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd, env={**clean, **env}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def report(script, folder, *arguments):
+    code = "import importlib, importlib.util, os, pkgutil, sys, types\n" + script + REPORT
+    done = run(sys.executable, "-c", code, *map(str, arguments), cwd=folder)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_comfyui_loads_the_folder_by_path(tmp_path):
+    script = """
+        root = sys.argv[1]
+        assert root not in sys.path
+        foreign = sys.modules["nodes"] = types.ModuleType("nodes")
+        name = root.replace(".", "_x_")
+        spec = importlib.util.spec_from_file_location(name, os.path.join(root, "__init__.py"))
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        assert isinstance(module.NODE_CLASS_MAPPINGS, dict)
+        assert set(module.NODE_DISPLAY_NAME_MAPPINGS) == set(module.NODE_CLASS_MAPPINGS)
+        web = getattr(module, "WEB_DIRECTORY", None)
+        assert web is None or os.path.isdir(os.path.join(root, web))
+        assert sys.modules["nodes"] is foreign
+        importlib.import_module(name + ".s4s_core.table")
+    """
+    found = report(dedent(script), tmp_path, ROOT)
+    assert found["cores"] == [str(ROOT).replace(".", "_x_") + ".s4s_core"]
+    assert not {"trainer", "s4s_core"} & set(found["roots"])
+
+
+def test_a_webui_only_puts_the_folder_on_the_path(tmp_path):
+    script = """
+        sys.path.insert(0, sys.argv[1])
+        import s4s_core.table
+    """
+    found = report(dedent(script), tmp_path, ROOT)
+    assert found["cores"] == ["s4s_core"]
+    assert not {"trainer", "nodes"} & set(found["roots"])
+
+
+def test_the_root_as_a_plain_module_does_nothing(tmp_path):
+    script = """
+        sys.path.insert(0, sys.argv[1])
+        import __init__
+        assert not hasattr(__init__, "NODE_CLASS_MAPPINGS")
+    """
+    found = report(dedent(script), tmp_path, ROOT)
+    assert found["cores"] == [] and "nodes" not in found["roots"]
+
+
+def test_trainer_help_imports_nothing_heavy():
+    done = run(sys.executable, "-X", "importtime", "-m", "trainer", "--help", cwd=ROOT)
+    assert "inspect" in done.stdout
+    imported = {line.split("|")[-1].strip().split(".")[0] for line in done.stderr.splitlines()}
+    assert "s4s_core" in imported
+    assert not {"torch", "numpy", "safetensors", "gradio", "PIL"} & imported
+
+
+def test_trainer_help_is_instant():
+    """Once in five times at least: a machine under load slows a bare interpreter just as much."""
+
+    def seconds(*arguments):
+        start = time.perf_counter()
+        run(sys.executable, *arguments, cwd=ROOT)
+        return time.perf_counter() - start
+
+    tries = ((seconds("-c", "pass"), seconds("-m", "trainer", "--help")) for _ in range(5))
+    assert any(took < max(0.5, 5 * bare) for bare, took in tries)
+
+
+def test_trainer_holds_one_core():
+    script = "sys.path.insert(0, os.getcwd())\nimport trainer.cli, s4s_core.table\n"
+    found = report(script, ROOT)
+    assert found["cores"] == ["s4s_core"] and "nodes" not in found["roots"]
+
+
+def test_pytest_holds_one_core():
+    def named(file):
+        loaded = [(n, getattr(m, "__file__", None)) for n, m in list(sys.modules.items())]
+        return [name for name, path in loaded if path == str(file)]
+
+    assert named(ROOT / "__init__.py") == []
+    assert named(ROOT / "s4s_core" / "__init__.py") == ["s4s_core"]
+
+
+def test_every_module_of_the_core_imports_alone(tmp_path):
+    script = """
+        sys.path.insert(0, sys.argv[1])
+        import s4s_core
+        for module in pkgutil.walk_packages(s4s_core.__path__, "s4s_core."):
+            importlib.import_module(module.name)
+        for name in s4s_core.__all__:
+            assert callable(getattr(s4s_core, name)), name + " is shadowed by a module"
+    """
+    found = report(dedent(script), tmp_path, ROOT)
+    hosts = {"comfy", "folder_paths", "modules", "gradio", "diffusers", "trainer", "nodes"}
+    assert not hosts & set(found["roots"])
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel of the checkout, built offline from a copy, so that no build/ is left behind."""
+    folder = tmp_path_factory.mktemp("wheel")
+    skip = shutil.ignore_patterns(".*", "__pycache__", "build", "docs", "tools", "*.egg-info")
+    shutil.copytree(ROOT, folder / "source", ignore=skip)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    run(*pip, "--wheel-dir", str(folder), str(folder / "source"), cwd=folder)
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_the_core_and_the_trainer_only(wheel):
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    kinds = {".py", ".safetensors", ".json", ".toml", ".md"}
+    sources = [p for folder in ("s4s_core", "trainer") for p in (ROOT / folder).rglob("*")]
+    names = {p.relative_to(ROOT).as_posix() for p in sources if p.suffix in kinds}
+    assert held == {name.replace("trainer/", "s4s_trainer/", 1) for name in names}
+    assert wheel.name.startswith(f"s4s_solver-{s4s_core.__version__}-")
+
+
+def test_the_installed_wheel_runs(wheel, tmp_path):
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    run(*pip, "--target", str(tmp_path / "site"), str(wheel), cwd=tmp_path)
+    script = tmp_path / "site" / "bin" / "s4s"
+    done = run(str(script), "--help", cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
+    assert "inspect" in done.stdout
+    code = "sys.path.insert(0, sys.argv[1])\nimport s4s_trainer.cli, s4s_core.table\n"
+    found = report(code, tmp_path, tmp_path / "site")
+    assert found["cores"] == ["s4s_core"]
+    assert not {"trainer", "nodes", "scripts", "tests"} & set(found["roots"])

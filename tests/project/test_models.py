@@ -1,0 +1,175 @@
+"""The trainer's models: choices as data, bundled models, and models of researchers."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from s4s_core.errors import ModelError, S4SError
+from s4s_core.teacher import draw_noise
+from trainer.models import MODELS, ModelChoice, bundled_solver, open_model
+from trainer.models.contract import fingerprint
+
+ROOT = Path(__file__).resolve().parents[2]
+BUNDLED = ("demo", "demo-vp", "demo-flow", "mixture", "mixture-flow")
+
+MINE = """
+import torch
+
+class Model:
+    space, sigma_min, sigma_max, shape = "ve", 0.01, 10.0, (3, 4, 4)
+
+    def denoise(self, x, sigma, cond=None):
+        return torch.zeros_like(x)
+
+class Stubborn(Model):
+    __slots__ = ()
+    def __setattr__(self, name, value):
+        raise AttributeError(f"cannot set {name}")
+
+def model(choice):
+    return Model()
+
+def odd(choice):
+    found = Model()
+    found.sigma_min = 20.0
+    return found
+
+def endless(choice):
+    found = Model()
+    found.sigma_min = 0
+    return found
+
+def spaceless(choice):
+    found = Model()
+    found.space = "vp"
+    return found
+
+def stubborn(choice): return Stubborn()
+def number(choice): return 5
+def broken(choice): return 1 / 0
+def unhandy(): return Model()
+"""
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    return lambda name: ModelChoice("python", f"{path}:{name}")
+
+
+@pytest.mark.parametrize("kind", BUNDLED)
+def test_bundled_models_fulfil_the_contract(kind):
+    model = open_model(ModelChoice(kind))
+    x, cond = draw_noise(model, 2, 0)
+    x0 = model.denoise(x, torch.full((2,), float(model.sigma_max)), cond)
+    assert x0.shape == x.shape and bool(x0.isfinite().all())
+    assert model.name == kind and model.about["model"]["name"] == kind
+    assert model.fingerprint and torch.device(model.device).type in ("cpu", "cuda", "mps")
+    pictures = model.decode(x0)
+    if kind.startswith("mixture"):
+        assert pictures is None
+    else:
+        assert pictures.shape == (2, 3, 32, 32) and 0 <= pictures.min() <= pictures.max() <= 1
+        assert model.about["resolution"] == [32, 32] and model.about["cfg"] == [2.0, 2.0]
+
+
+def test_the_demo_follows_the_choice():
+    model = open_model(ModelChoice("demo", cfg=3.5, device="cpu"))
+    assert model.cfg == 3.5 and model.about["cfg"] == [3.5, 3.5]
+    assert model.fingerprint != open_model(ModelChoice("demo", device="cpu")).fingerprint
+    assert bundled_solver("demo").is_file()
+
+
+def test_kinds_are_listed_without_torch():
+    code = "import sys, trainer.models; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    assert all(MODELS.values())
+
+
+@pytest.mark.parametrize(
+    "fields, sentence",
+    [
+        ({"kind": "sdxl"}, "Unknown model 'sdxl': choose one of demo, "),
+        ({"kind": "diffusers"}, "needs a path: a pipeline's folder"),
+        ({"kind": "python"}, "needs a path: module:function"),
+        ({"dtype": "fp8"}, "Unknown precision 'fp8'"),
+        ({"cfg": -1}, "guidance scale lies between"),
+        ({"cfg": float("nan")}, "cfg cannot be 'nan'"),
+        ({"cfg": "7"}, "cfg cannot be '7'"),
+        ({"width": 512.5}, "width cannot be 512.5"),
+        ({"height": -8}, "sides lie between"),
+        ({"offload": 1}, "offload cannot be 1"),
+        ({"prompts": ("a", 1)}, "prompts must all be text"),
+    ],
+)
+def test_bad_choices_are_refused_in_a_sentence(fields, sentence):
+    with pytest.raises(ModelError, match=sentence):
+        ModelChoice(**fields)
+
+
+def test_choices_from_text():
+    assert ModelChoice.parse("demo", cfg=2) == ModelChoice("demo", cfg=2.0)
+    windows = ModelChoice.parse(r"python:C:\mine.py:model")
+    assert windows.path == r"C:\mine.py:model" and windows.label == "mine.py:model"
+    assert ModelChoice.parse("diffusers:/models/sd xl/").label == "sd xl"
+    assert ModelChoice(prompts=["a", "b"]).prompts == ("a", "b")
+    assert ModelChoice(prompts="one").prompts == ("one",)
+
+
+def test_a_device_that_is_not_there():
+    with pytest.raises(ModelError, match="The device 'cuda:99' cannot be used here"):
+        open_model(ModelChoice("demo", device="cuda:99"))
+
+
+def test_fingerprints_tell_settings_apart():
+    first, second = fingerprint("a" * 64, 7.5, ["x"]), fingerprint("a" * 64, 7.5, ["y"])
+    assert first != second and first[:16] == second[:16] == "a" * 16
+
+
+def test_a_function_of_the_users(mine):
+    model = open_model(mine("model"))
+    assert model.conditions(2, torch.Generator()) is None
+    assert model.decode(torch.zeros(1, *model.shape)).unique().tolist() == [0.5]  # grey pixels
+    assert model.fingerprint is None and model.name.endswith("mine.py:model")
+
+
+def test_a_function_in_a_module(tmp_path, monkeypatch):
+    (tmp_path / "my_package.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert open_model(ModelChoice("python", "my_package:model")).shape == (3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    "name, sentence",
+    [
+        ("nothing", "has no function 'nothing'"),
+        ("number", "returned a int without space, sigma_min"),
+        ("broken", "raised ZeroDivisionError: division by zero"),
+        ("unhandy", "raised TypeError: unhandy"),
+        ("odd", "sigma_min 20, sigma_max 10 and shape"),
+        ("endless", "sigma_min 0, .* must be 0 < sigma_min < sigma_max"),
+        ("spaceless", "Unknown space 'vp'"),
+        ("stubborn", "has no 'name', and takes none"),
+    ],
+)
+def test_bad_functions_are_refused_in_a_sentence(mine, name, sentence):
+    with pytest.raises(S4SError, match=sentence):
+        open_model(mine(name))
+
+
+@pytest.mark.parametrize(
+    "path, sentence",
+    [
+        ("mine", "names no function"),
+        ("mine:", "names no function"),
+        ("no_such_module_of_ours:model", "cannot be imported: ModuleNotFoundError"),
+        ("/no/such/file.py:model", "cannot be imported: FileNotFoundError"),
+    ],
+)
+def test_bad_names_of_functions(path, sentence):
+    with pytest.raises(ModelError, match=sentence):
+        open_model(ModelChoice("python", path))
