@@ -12,7 +12,7 @@ import torch
 
 from ..s4s_core import sample
 from ..s4s_core.errors import HostError
-from ..s4s_core.precision import as_float64
+from ..s4s_core.spaces import as_float64
 from . import inputs, register, sheets
 from .attach import check_solver
 from .wired import in_session, teacher_of

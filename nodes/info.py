@@ -1,7 +1,7 @@
 """Solver Info: what a solver file says, as text, and its table as a picture."""
 
+from ..s4s_core.app.description import summary
 from ..s4s_core.errors import HostError, visible
-from ..s4s_core.summary import summary
 from . import inputs, sheets
 from .attach import NOT_CONNECTED
 from .plot import plot

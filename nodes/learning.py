@@ -10,17 +10,18 @@ from typing import NamedTuple
 import comfy.model_management
 import comfy.utils
 
-from ..s4s_core import __version__, folders, sample
+from ..s4s_core import __version__, sample
+from ..s4s_core.app import folders
+from ..s4s_core.app.comfyui import identity
+from ..s4s_core.candidates import candidates
 from ..s4s_core.errors import TrainingError
-from ..s4s_core.evaluation import candidates
-from ..s4s_core.identity import identity
+from ..s4s_core.lock import Lock, holder
 from ..s4s_core.names import EFFORTS
-from ..s4s_core.processes import Lock, holder
 from ..s4s_core.table import SolverPack
 from ..s4s_core.teacher import Pairs, draw_noise
 from ..s4s_core.training.fit import STATE_VERSION, fit
-from ..s4s_core.training.meter import Meter
-from ..s4s_core.training.parallel import Workers
+from ..s4s_core.training.memory import Workers
+from ..s4s_core.training.task import Meter
 from . import notices, sheets
 from .graph import ancestors
 from .wired import in_session, teacher_of

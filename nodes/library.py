@@ -7,7 +7,7 @@ from pathlib import Path
 
 import folder_paths
 
-from ..s4s_core import folders
+from ..s4s_core.app import folders
 from ..s4s_core.errors import S4SError, SolverFileError
 from ..s4s_core.solver_file import load_unchanged, save_new_solver
 from ..s4s_core.table import SolverPack

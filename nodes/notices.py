@@ -4,9 +4,9 @@ import logging
 
 from server import PromptServer
 
+from ..s4s_core.app.comfyui import identity
 from ..s4s_core.errors import S4SError
 from ..s4s_core.hosting import facts, mismatches
-from ..s4s_core.identity import identity
 from ..s4s_core.solver_file import load_unchanged
 from . import library
 from .graph import ancestors, class_of, literal

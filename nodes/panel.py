@@ -8,9 +8,9 @@ import time
 
 from comfy.cli_args import args
 
-from ..s4s_core import folders
+from ..s4s_core.app import folders
+from ..s4s_core.app.processes import command
 from ..s4s_core.errors import HostError
-from ..s4s_core.starting import command
 
 PREFIX = "S4S panel: "
 PATIENCE = 60.0

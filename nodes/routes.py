@@ -14,10 +14,10 @@ from urllib.parse import urlencode
 import comfy.model_management
 from aiohttp import web
 
-from ..s4s_core import jobs
+from ..s4s_core.app import jobs
+from ..s4s_core.app.description import summary, table_facts
 from ..s4s_core.errors import S4SError
 from ..s4s_core.solver_file import load_unchanged
-from ..s4s_core.summary import summary, table_facts
 from . import learning, library, notices
 from .guard import is_own
 from .panel import PANEL, is_ready

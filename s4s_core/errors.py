@@ -1,5 +1,20 @@
 """Every error that S4S raises on purpose: one sentence that says what is wrong and what to do."""
 
+import shlex
+import subprocess
+import sys
+
+
+def typed(command):
+    """A command as it is typed here, quoted where it must be."""
+    parts = list(map(str, command))
+    return subprocess.list2cmdline(parts) if sys.platform == "win32" else shlex.join(parts)
+
+
+def pip_line(*what):
+    """The command that installs something for the very Python that is running."""
+    return typed([sys.executable, "-m", "pip", "install", *what])
+
 
 def visible(text):
     """A stranger's text for a message: whatever cannot be seen, or moves a cursor, is replaced."""

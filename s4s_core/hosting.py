@@ -12,7 +12,7 @@ import torch
 from .errors import HostError
 from .metadata import hash_kind, model_hashes
 from .sampling import sample
-from .tail import head, nearest_node, tail
+from .slicing import head, nearest_node, tail
 
 TOLERANCE = 2e-3
 """Relative difference up to which two noise levels are the same: some hosts round to float16."""

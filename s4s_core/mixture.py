@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from .forms import check_space
+from .names import check_space
 from .spaces import alpha
 
 

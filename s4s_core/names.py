@@ -7,6 +7,8 @@ import difflib
 import importlib
 import inspect
 
+from .errors import TableError, TrainingError
+
 SOLVERS = {
     "euler": "classical.multistep:euler",
     "ddim": "classical.multistep:euler",
@@ -45,6 +47,10 @@ DOMAINS = ("sigma", "logsnr", "time")
 METHODS = ("gauss-newton", "s4s", "s4s-alt", "joint", "ld3")
 
 
+FORMS = {"ve": ("noise", "data"), "flow": ("velocity", "data", "noise")}
+SPACES = tuple(FORMS)
+
+
 def check_name(registry, kind, name, error):
     """Raise `error`, naming the valid ones, unless a name is registered."""
     if name not in registry:
@@ -69,3 +75,41 @@ def check_options(function, kind, name, options, error):
         if option not in known:
             takes = ", ".join(known) if known else "none"
             raise error(f"The {kind} '{name}' has no option '{option}': it takes {takes}.")
+
+
+def check_space(space):
+    """Raise TableError unless `space` is known."""
+    if space not in FORMS:
+        raise TableError(f"Unknown space '{space}': choose one of {', '.join(SPACES)}.")
+
+
+def check_form(form, space):
+    """Raise TableError unless `form` exists in `space`."""
+    check_space(space)
+    if form not in FORMS[space]:
+        raise TableError(
+            f"The {space} space has no form '{form}': choose one of {', '.join(FORMS[space])}."
+        )
+
+
+def start_parts(text):
+    """(solver, order, schedule) of a start such as "ipndm:3:edm"; TrainingError if it is none."""
+    parts = text.split(":")
+    if len(parts) != 3 or not parts[1].isdecimal() or not int(parts[1]):
+        raise TrainingError(
+            f"The start '{text}' is not understood: write 'auto' or solver:order:schedule, "
+            "such as ipndm:3:edm."
+        )
+    check_name(SOLVERS, "solver", parts[0], TrainingError)
+    check_name(SCHEDULES, "schedule", parts[2], TrainingError)
+    return parts[0], int(parts[1]), parts[2]
+
+
+def start_steps(solver, order, nfe, ending):
+    """Steps in which a classical solver makes `nfe` calls; TrainingError if there are none."""
+    if solver not in ("dpm-solver", "heun"):
+        return nfe
+    steps, rest = divmod(nfe + (solver == "heun" and ending == 0), order)
+    if rest or not steps:
+        raise TrainingError(f"{solver} of order {order} has no table of {nfe} calls.")
+    return steps

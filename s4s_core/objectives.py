@@ -9,9 +9,8 @@ import importlib.util
 
 import torch
 
-from .errors import ObjectiveError
+from .errors import ObjectiveError, pip_line
 from .names import OBJECTIVES
-from .starting import pip_line
 
 _HUBER = 0.03
 _SMALLEST_SIDE = 64

@@ -4,7 +4,7 @@ Call n evaluates the network at `point`; then
     point <- scale * state + sum_j weights[j] * history[j]     (history newest first)
 and, unless the point is only a stage of a single-step method, state <- point. The result is the
 last point. A corrector needs no state of its own: what it adds to the predicted point is folded
-into the move that follows (families.pc).
+into the move that follows (`_lower_pc`).
 
 History entries are g = x - q x0 (or x0 itself where `data_scales` is None): the division by the
 call's sigma that makes f of it is folded into the weights, which saves a pass over the tensor.
@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
+from torch.nn.functional import pad
 
-from .spaces import history_data_scale
+from .spaces import history_data_scale, step_factors
 
 
 class Move(NamedTuple):
@@ -84,3 +85,67 @@ def multistep(space, form, calls, scale, weights):
     reach = [min(n + 1, weights.shape[-1]) for n in range(weights.shape[-2])]
     moves = [Move(scale[..., n], weights[..., n, :m]) for n, m in enumerate(reach)]
     return program(space, form, calls, moves)
+
+
+def _lower_lms(space, form, sigmas, call_sigmas, b):
+    """Linear multistep: x_i = A_i x_{i-1} + B_i sum_j b_{j,i} f_{i-j} (eq:solver, LMS row)."""
+    scale, factor = step_factors(space, form, sigmas[..., :-1], sigmas[..., 1:])
+    return multistep(space, form, call_sigmas, scale, factor.unsqueeze(-1) * b)
+
+
+def _lower_pc(space, form, sigmas, call_sigmas, b, a):
+    """Predictor-corrector, one call a step (LMS+PC row, with the j = 0 term).
+
+    The evaluation at the predicted point u_i of node i corrects the state there:
+        u_i = A_i x_{i-1} + B_i sum_{j>=1} b_{j,i} f_{i-j}
+        x_i = A_i x_{i-1} + B_i sum_{j>=0} a_{j,i} f_{i-j}
+            = u_i + B_i sum_j (a_{j,i} - b_{j,i}) f_{i-j}
+    so that u_{i+1} = A_{i+1} x_i + ... is a multistep move on the predicted points alone, one
+    evaluation deeper than the predictor. The last step is not corrected: that would cost a call.
+    """
+    scale, factor = step_factors(space, form, sigmas[..., :-1], sigmas[..., 1:])
+    predict = factor.unsqueeze(-1) * b
+    correct = factor[..., :-1].unsqueeze(-1) * a
+    change = correct - pad(predict[..., :-1, :], (1, 0))
+    weights = pad(predict, (0, 1)) + scale.unsqueeze(-1) * pad(change, (0, 0, 1, 0))
+    return multistep(space, form, call_sigmas, scale, weights)
+
+
+def _lower_ss(space, form, sigmas, call_sigmas, b, a):
+    """Single-step methods of `order` stages (SS row), rescaled as the exponential form needs.
+
+    Stage j > 0 of a step sits at its own call sigma s: u = A(s) x + B(s) sum_l a_{j,l} kappa_l.
+    (The paper's printed row, x + sum a kappa, omits the rescaling.) The last step may have fewer
+    stages.
+    """
+    steps, order, nfe = b.shape[-2], b.shape[-1], call_sigmas.shape[-1]
+
+    def move(start, target, weights, call, accept):
+        """From `start` to `target` with weights [..., m] of the step's first m stages, in order."""
+        scale, factor = step_factors(space, form, start, target)
+        newest_first = (factor.unsqueeze(-1) * weights).flip(-1).unsqueeze(-2)
+        folded = fold_sigmas(form, newest_first, call_sigmas, first=call)
+        return Move(scale, folded.squeeze(-2), accept)
+
+    moves = []
+    for step in range(steps):
+        start, first = sigmas[..., step], step * order
+        stages = min(order, nfe - first)
+        for stage in range(1, stages):
+            target, weights = call_sigmas[..., first + stage], a[..., step, stage, :stage]
+            moves.append(move(start, target, weights, first + stage - 1, accept=False))
+        weights = b[..., step, :stages]
+        moves.append(move(start, sigmas[..., step + 1], weights, first + stages - 1, accept=True))
+    return program(space, form, call_sigmas, moves)
+
+
+_LOWER = {"lms": _lower_lms, "pc": _lower_pc, "ss": _lower_ss}
+
+
+def lower(family, space, form, arrays):
+    """Lower a family's arrays to a Program (table:solver-types of the paper).
+
+    `arrays` are float64 tensors under the names of `SolverTable.arrays`, with optional leading
+    dimensions; the program is differentiable in all of them.
+    """
+    return _LOWER[family](space, form, **arrays)

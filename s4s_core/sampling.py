@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 
 from .errors import ModelError
-from .families import lower
-from .tail import tail
+from .program import lower
+from .slicing import tail
 
 
 class Cursor(NamedTuple):

@@ -17,7 +17,6 @@ import math
 import torch
 
 from .errors import TableError
-from .precision import as_float64
 
 # Spacings in lambda are infinite at the ends alpha = 0 and sigma = 0; they are measured from here.
 CLIP = 1e-3
@@ -156,3 +155,12 @@ def listed_times(space, sigmas):
         return DiscreteTimes(1 / (1 + sigmas**2))
     middle = float(sigmas[len(sigmas) // 2 - 1])
     return ShiftedTimes(middle / (1 - middle), len(sigmas))
+
+
+WITHOUT_FLOAT64 = ("mps",)
+"""Types of devices, Apple's, that raise an error where float64 is asked of them."""
+
+
+def as_float64(x):
+    """x in float64: where it is, or on the CPU if its device has no float64."""
+    return (x.cpu() if x.device.type in WITHOUT_FLOAT64 else x).double()

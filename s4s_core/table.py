@@ -22,7 +22,7 @@ from types import MappingProxyType
 import numpy as np
 
 from .errors import TableError
-from .forms import check_form
+from .names import check_form
 
 MAX_NFE = 1000
 MAX_ORDER = 64

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from modules.paths_internal import models_path
 
-from s4s_core import folders
+from s4s_core.app import folders
 from s4s_core.errors import HostError
 from s4s_core.solver_file import load_unchanged
 

@@ -4,8 +4,8 @@ import gradio as gr
 from modules import scripts
 from modules.ui_components import ToolButton
 
+from s4s_core.app.folders import find_solver
 from s4s_core.errors import S4SError
-from s4s_core.folders import find_solver
 from s4s_core.hosting import mismatches
 from s4s_core.solver_file import load_unchanged
 

@@ -10,8 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from s4s_core.precision import as_float64
-from s4s_core.spaces import DiscreteTimes
+from s4s_core.spaces import DiscreteTimes, as_float64
 
 ROUNDING = 0.75
 """Times nearer than this to the exact one are that time, rounded; others are of another kind."""

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from s4s_core.summary import summary
+from s4s_core.app.description import summary
 
 
 def sentence(text):

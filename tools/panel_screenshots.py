@@ -31,7 +31,7 @@ SEED, COUNT = 3, 16
 def prepare():
     """Jobs and a comparison to look at, in the home that S4S_HOME names."""
     from s4s_core import load_solver
-    from s4s_core.folders import solver_files
+    from s4s_core.app.folders import solver_files
     from trainer import jobs, rendering
     from trainer.config import TrainConfig
     from trainer.models import ModelChoice

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import torch
 
+from s4s_core.candidates import candidates, squared_errors
 from s4s_core.errors import S4SError
-from s4s_core.evaluation import candidates, squared_errors
 from s4s_core.hosting import check_space, mismatches
 from s4s_core.teacher import default_teacher, draw_noise, draw_pairs
-from s4s_core.training.parallel import Workers
+from s4s_core.training.memory import Workers
 
 from .config import from_plain
 from .pictures import (

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from s4s_core.errors import ConfigError, S4SError
-from s4s_core.names import EFFORTS
-from s4s_core.training.settings import Settings, start_parts, start_steps
+from s4s_core.names import EFFORTS, start_parts, start_steps
+from s4s_core.training.settings import Settings
 
 from . import toml
 from .models.choice import ModelChoice

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 
+from s4s_core.app.folders import find_solver
 from s4s_core.errors import HostError, ModelError
-from s4s_core.folders import find_solver
 from s4s_core.hosting import check_space
 from s4s_core.sampling import Cursor, advance, compiled, evaluate
 from s4s_core.solver_file import load_solver, save_solver
 from s4s_core.spaces import alpha
 
-from .models.extras import import_extras
+from .extras import import_extras
 from .models.prediction import PREDICTIONS, denoised, discrete_times, like, network_input
 
 (diffusers,) = import_extras("diffusers")

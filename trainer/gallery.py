@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from s4s_core import sample
-from s4s_core.evaluation import candidates, rank
+from s4s_core.candidates import candidates, rank
 from s4s_core.teacher import draw_pairs
 
 from .comparison import FRESH_SEED

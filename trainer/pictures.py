@@ -13,7 +13,7 @@ from s4s_core import sample
 from s4s_core.atomic import write_atomic
 from s4s_core.errors import S4SError
 from s4s_core.teacher import Pairs
-from s4s_core.training.parallel import Workers, is_out_of_memory
+from s4s_core.training.memory import Workers, is_out_of_memory
 
 BATCH = 32
 """Samples that are computed at once where memory holds them."""

@@ -12,12 +12,11 @@ import json
 import re
 import time
 
+from s4s_core.app.folders import data_home
+from s4s_core.app.processes import end_tree, start_detached, trainer_command
 from s4s_core.atomic import write_atomic
 from s4s_core.errors import S4SError
-from s4s_core.folders import data_home
-from s4s_core.processes import Lock, end_tree, holder, start_detached
-
-from .starting import own_command
+from s4s_core.lock import Lock, holder
 
 STATE, LOCK, LOG = "state.json", "lock", "log.txt"
 PICTURES = ("teacher", "classical", "solver")
@@ -54,7 +53,7 @@ def start(folder, arguments):
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder, _state(STARTING))
     (folder / LOG).write_bytes(b"")
-    process = start_detached(own_command("render", *arguments, f"--out={folder}"), folder / LOG)
+    process = start_detached(trainer_command("render", *arguments, f"--out={folder}"), folder / LOG)
     _started[folder] = process
     return process
 
@@ -197,7 +196,7 @@ def _render(choice, pack, teller, nfe, seed, count, classical):
 
 def classical_choice(model, pack, nfe, text, ending):
     """(label, table) of solver:order:schedule; of "auto", the best one that the file knows of."""
-    from s4s_core.training.starts import named_start
+    from s4s_core.candidates import named_start
 
     if text == "auto":
         scores = pack.metadata.get("scores", {}).get(str(nfe), {})

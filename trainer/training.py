@@ -4,12 +4,11 @@ import time
 from dataclasses import replace
 
 from s4s_core import SolverPack, fit
+from s4s_core.candidates import SCHEDULES, SOLVERS, named_start
 from s4s_core.errors import ObjectiveError
-from s4s_core.evaluation import SCHEDULES, SOLVERS
 from s4s_core.schedules.gits import CALLS as GITS_CALLS
 from s4s_core.teacher import TEACHER_NFE, default_teacher
 from s4s_core.training.gradient import PHASES, PLAIN_COST, REMATERIALISED_COST
-from s4s_core.training.starts import named_start
 
 from .config import teacher_parts
 from .pictures import can_show

@@ -3,8 +3,7 @@
 import torch
 
 from ..errors import TableError
-from ..forms import check_form, check_space
-from ..names import SOLVERS, check_options, resolve
+from ..names import SOLVERS, check_form, check_options, check_space, resolve
 from ..table import MAX_ORDER, SolverTable
 from .recipe import Recipe
 

@@ -13,13 +13,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ..errors import ModelError
-from ..folders import DEMO_SOLVER
 from ..spaces import DiscreteTimes, alpha
 from .network import SIGMA_RANGE, EmojiNet
 
 WEIGHTS = Path(__file__).with_name("emoji.safetensors")
 KINDS = ("ve", "vp", "flow")
-SOLVERS = {"ve": DEMO_SOLVER}
+SOLVERS = {"ve": Path(__file__).with_name("solver.safetensors")}
 """Solver files trained for the bundled model."""
 
 

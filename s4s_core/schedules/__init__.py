@@ -3,8 +3,7 @@
 import torch
 
 from ..errors import TableError
-from ..forms import check_space
-from ..names import SCHEDULES, check_options, resolve
+from ..names import SCHEDULES, check_options, check_space, resolve
 from ..table import MAX_NFE
 
 

@@ -12,9 +12,8 @@ import warnings
 import torch
 
 from ..classical.multistep import exp_lagrange
-from ..errors import TableError
+from ..errors import TableError, pip_line
 from ..spaces import alpha, log_snr, sigma_of_log_snr
-from ..starting import pip_line
 from .closed import finite, logsnr
 
 _SMALLEST_GAP = 1e-3

@@ -10,8 +10,8 @@ import torch
 
 from ..classical import classical_table
 from ..errors import TableError
-from ..precision import as_float64
 from ..sampling import sample
+from ..spaces import as_float64
 from ..teacher import Pairs, draw_noise
 from .closed import edm, uniform
 

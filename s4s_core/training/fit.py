@@ -8,22 +8,21 @@ from typing import NamedTuple
 
 import torch
 
+from ..candidates import candidates, check_start, distinct, named_start, ranked_starts
 from ..errors import ObjectiveError, TrainingDiverged, TrainingError
-from ..evaluation import candidates
 from ..objectives import objective as find_objective
 from ..schedules.gits import Costs, gits_costs
 from ..table import SolverPack, SolverTable
 from ..teacher import default_teacher, draw_pairs
 from . import gauss_newton
+from .distributed import rank_and_world
 from .gradient import Descent
-from .meter import Meter
-from .parallel import Workers, in_a_sentence, rank_and_world
-from .parameters import Parameters
+from .memory import Workers, in_a_sentence
+from .parameters import Parameters, as_multistep
 from .settings import Settings
-from .starts import as_multistep, check_start, distinct, named_start, ranked_starts
 from .state import load_state, save_state, writing
 from .student import Student
-from .task import Event, Task, check_model
+from .task import Event, Meter, Task, check_model
 
 # Noise of training, validation and held-out pairs never meets: each set has a seed of its own.
 _SETS = {"train": 1, "validation": 2, "held_out": 3}

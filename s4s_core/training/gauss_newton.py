@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..precision import as_float64
+from ..spaces import as_float64
 from .jacobian import Columns
 from .task import NotFinite
 

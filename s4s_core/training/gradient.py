@@ -12,8 +12,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import TableError
-from ..precision import as_float64
-from .parallel import shared
+from ..spaces import as_float64
+from .distributed import shared
 from .task import NotFinite
 
 EPOCHS = 10

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..families import lower
-from ..spaces import log_snr, sigma_of_log_snr
+from ..program import lower
+from ..spaces import log_snr, sigma_of_log_snr, step_factors
+from ..table import SolverTable
 
 
 def coefficient_basis(table, fixed=False, consistent=False):
@@ -145,3 +146,29 @@ def _shift(space, sigmas, move, where):
     inner = sigmas[..., where]
     moved = sigma_of_log_snr(space, log_snr(space, inner) + move[..., where])
     return sigmas.index_copy(-1, where, moved)
+
+
+def as_multistep(table):
+    """A predictor-corrector table as the multistep table that it equals (see program)."""
+    if table.family != "pc":
+        return table
+    arrays = {name: torch.tensor(array) for name, array in table.arrays.items()}
+    sigmas = arrays["sigmas"]
+    factor = step_factors(table.space, table.form, sigmas[:-1], sigmas[1:])[1]
+    moves = lower("pc", table.space, table.form, arrays).moves
+    b = torch.zeros(table.steps, table.order + 1, dtype=torch.float64)
+    for n, move in enumerate(moves):
+        reach = move.reach
+        calls = (
+            1.0 if table.form == "data" else arrays["call_sigmas"][n + 1 - reach : n + 1].flip(0)
+        )
+        b[n, :reach] = move.weights * calls / factor[n]
+    return SolverTable(
+        "lms",
+        table.order + 1,
+        table.form,
+        table.space,
+        table.sigmas,
+        table.call_sigmas,
+        {"b": b.numpy()},
+    )

@@ -9,35 +9,12 @@ from ..names import (
     GRADIENT_OBJECTIVES,
     METHODS,
     OBJECTIVES,
-    SCHEDULES,
-    SOLVERS,
     check_name,
+    start_parts,
+    start_steps,
 )
 
 _WHOLE = ("nfes", "starts", "samples", "validation", "held_out", "batch", "epochs")
-
-
-def start_parts(text):
-    """(solver, order, schedule) of a start such as "ipndm:3:edm"; TrainingError if it is none."""
-    parts = text.split(":")
-    if len(parts) != 3 or not parts[1].isdecimal() or not int(parts[1]):
-        raise TrainingError(
-            f"The start '{text}' is not understood: write 'auto' or solver:order:schedule, "
-            "such as ipndm:3:edm."
-        )
-    check_name(SOLVERS, "solver", parts[0], TrainingError)
-    check_name(SCHEDULES, "schedule", parts[2], TrainingError)
-    return parts[0], int(parts[1]), parts[2]
-
-
-def start_steps(solver, order, nfe, ending):
-    """Steps in which a classical solver makes `nfe` calls; TrainingError if there are none."""
-    if solver not in ("dpm-solver", "heun"):
-        return nfe
-    steps, rest = divmod(nfe + (solver == "heun" and ending == 0), order)
-    if rest or not steps:
-        raise TrainingError(f"{solver} of order {order} has no table of {nfe} calls.")
-    return steps
 
 
 @dataclass(frozen=True)

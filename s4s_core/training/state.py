@@ -15,7 +15,7 @@ from safetensors.torch import save
 
 from ..atomic import sweep, write_atomic
 from ..errors import TrainingError
-from ..processes import Lock
+from ..lock import Lock
 from ..table import canonical_json
 
 _MARK = "$tensor"

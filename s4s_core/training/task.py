@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import torch
 
-from ..errors import ModelError, TrainingDiverged
-from ..precision import as_float64
+from ..errors import ModelError, TrainingCancelled, TrainingDiverged
 from ..sampling import sample
+from ..spaces import as_float64
 from ..table import SolverTable
-from .meter import Meter
-from .parallel import Workers, rank_and_world
+from .distributed import rank_and_world
+from .memory import Workers
 
 
 class Event(NamedTuple):
@@ -34,6 +34,23 @@ class Event(NamedTuple):
     done: float = 0.0
     eta: float | None = None
     table: SolverTable | None = None
+
+
+class Meter:
+    """Wraps a model's denoiser. `calls` is per sample: a batch of 8 counts 8.
+
+    Backward passes do not come by here: who takes gradients adds what they cost.
+    """
+
+    def __init__(self, denoise, cancelled=None, calls=0):
+        self._denoise, self._cancelled = denoise, cancelled
+        self.calls = calls
+
+    def __call__(self, x, sigma, cond=None):
+        if self._cancelled is not None and self._cancelled():
+            raise TrainingCancelled("Training was cancelled: start it again to go on from there.")
+        self.calls += x.shape[0]
+        return self._denoise(x, sigma) if cond is None else self._denoise(x, sigma, cond)
 
 
 class NotFinite(ArithmeticError):
@@ -153,7 +170,6 @@ class Task:
             eta = spent / made * left if made > 0.02 * self.planned else None
             error, best = self.best
             self.callback(Event(phase, self.nfe, step, total, loss, error, calls, share, eta, best))
-
 
     def remember(self, validation, table):
         """Keep a table for the listener, if it is the best so far on the validation pairs."""

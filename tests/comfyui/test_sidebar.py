@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from s4s_core import load_solver, save_solver
+from s4s_core.app.jobs import job_view
 from s4s_core.demo import SOLVERS
-from s4s_core.jobs import job_view
 from s4s_core.table import SolverPack
 from tools import comfy_browser, example_workflows
 from trainer.config import TrainConfig

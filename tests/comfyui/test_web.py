@@ -11,9 +11,9 @@ from corpus import malformed
 from hostile import HOSTILE
 
 from s4s_core import load_solver
+from s4s_core.app.description import summary
+from s4s_core.app.folders import DEMO_SOLVER
 from s4s_core.errors import SolverFileError
-from s4s_core.folders import DEMO_SOLVER
-from s4s_core.summary import summary
 from s4s_core.table import SolverPack
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import torch
 from problems import EXPONENTIAL, PROBLEMS
 
 from s4s_core.classical import classical_recipe
-from s4s_core.families import lower
+from s4s_core.program import lower
 from s4s_core.sampling import Cursor, run
 
 FINEST = (256, 512)

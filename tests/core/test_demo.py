@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from s4s_core import load_solver, sample
+from s4s_core.candidates import candidates, rmse
 from s4s_core.demo import SOLVERS, WEIGHTS, load_demo
 from s4s_core.errors import ModelError
-from s4s_core.evaluation import candidates, rmse
 from s4s_core.teacher import default_teacher, draw_noise, draw_pairs
 from trainer.config import from_toml
 

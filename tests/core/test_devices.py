@@ -5,9 +5,9 @@ import torch
 from apples import DEVICE, Apple, without_float64
 from learners import changed, small, tiny_fit
 
-from s4s_core.precision import as_float64
+from s4s_core.candidates import named_start
 from s4s_core.schedules.gits import gits_costs
-from s4s_core.training.starts import named_start
+from s4s_core.spaces import as_float64
 
 
 def test_the_device_refuses_what_apples_do(monkeypatch):

@@ -5,7 +5,7 @@ import math
 import pytest
 from learners import changed, small
 
-from s4s_core.evaluation import candidates, rank, rmse
+from s4s_core.candidates import candidates, rank, rmse
 from s4s_core.teacher import default_teacher, draw_pairs
 
 

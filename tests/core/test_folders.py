@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from s4s_core import SolverPack, classical_table, folders, save_solver
+from s4s_core import SolverPack, classical_table, save_solver
+from s4s_core.app import folders
+from s4s_core.app.description import summary, table_facts
+from s4s_core.app.folders import publish
+from s4s_core.app.processes import command
 from s4s_core.errors import SolverFileError
 from s4s_core.solver_file import load_unchanged
-from s4s_core.starting import command
-from s4s_core.summary import summary, table_facts
-from trainer.solvers import publish
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -181,8 +182,9 @@ def test_the_trainer_starts_where_neither_path_nor_folder_help(tmp_path):
 def test_listing_and_reading_solvers_needs_no_torch(home):
     put(home / "solvers", "x.safetensors")
     code = (
-        "import sys; from s4s_core.folders import solver_files; "
-        "from s4s_core.solver_file import load_unchanged; from s4s_core.summary import summary; "
+        "import sys; from s4s_core.app.folders import solver_files; "
+        "from s4s_core.solver_file import load_unchanged; "
+        "from s4s_core.app.description import summary; "
         "print([summary(load_unchanged(p))['nfes'] for p in solver_files().values()]); "
         "assert 'torch' not in sys.modules"
     )

@@ -20,7 +20,7 @@ from s4s_core.hosting import (
     table_for,
 )
 from s4s_core.mixture import GaussianMixture
-from s4s_core.tail import head, tail
+from s4s_core.slicing import head, tail
 
 SOLVER_NAMES = ["ipndm", "dpmpp", "unipc-bh2", "dpm-solver"]
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from s4s_core.identity import identity
+from s4s_core.app.comfyui import identity
 
 
 class SD15:

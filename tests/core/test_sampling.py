@@ -12,7 +12,7 @@ from s4s_core.classical import classical_table
 from s4s_core.errors import ModelError, TableError
 from s4s_core.names import SOLVERS
 from s4s_core.sampling import Cursor, advance, call_sigmas, compiled, evaluate, run, sample
-from s4s_core.tail import nearest_node, tail
+from s4s_core.slicing import nearest_node, tail
 
 SINGLE_STEP = {"dpm-solver": 2, "heun": 2}
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s4s_core import schedule
-from s4s_core.errors import TableError
+from s4s_core.errors import TableError, pip_line
 from s4s_core.mixture import GaussianMixture
 from s4s_core.names import SCHEDULES
 from s4s_core.schedules import dmn as dmn_module
@@ -22,7 +22,6 @@ from s4s_core.schedules.closed import logsnr
 from s4s_core.schedules.dmn import dmn, error_bound
 from s4s_core.schedules.gits import METRICS, _chord_distance, gits_costs, shortest_path
 from s4s_core.spaces import DiscreteTimes, log_snr
-from s4s_core.starting import pip_line
 
 CLOSED = ("uniform", "quadratic", "edm", "logsnr")
 

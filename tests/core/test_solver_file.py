@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 
 from s4s_core import atomic, solver_file
 from s4s_core.errors import SolverFileError, TableError
-from s4s_core.forms import FORMS
+from s4s_core.names import FORMS
 from s4s_core.solver_file import (
     dump_solver,
     load_solver,

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from s4s_core import precision
+from s4s_core import spaces
 
 DEVICE = torch.device("meta")
 COPIES = ("aten::copy_", "aten::_to_copy", "aten::to")
@@ -92,6 +92,6 @@ def _there(value):
 @contextmanager
 def without_float64(monkeypatch):
     """Within this there is a DEVICE, and it has no float64."""
-    monkeypatch.setattr(precision, "WITHOUT_FLOAT64", (*precision.WITHOUT_FLOAT64, DEVICE.type))
+    monkeypatch.setattr(spaces, "WITHOUT_FLOAT64", (*spaces.WITHOUT_FLOAT64, DEVICE.type))
     with _Orchard():
         yield

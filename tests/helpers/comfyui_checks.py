@@ -145,7 +145,7 @@ class Listings(list):
     """The threads that list the solver files, while this lasts."""
 
     def __init__(self, bench):
-        self.folders = bench.part("s4s_core.folders")
+        self.folders = bench.part("s4s_core.app.folders")
 
     def __enter__(self):
         self.before = self.folders.solver_files
@@ -620,7 +620,7 @@ def check_the_size_in_pixels(b):
 
 
 def check_the_identity_of_a_model(b):
-    identity = b.part("s4s_core.identity").identity
+    identity = b.part("s4s_core.app.comfyui").identity
     one, two = (b.demo()[0].model for _ in range(2))
     assert identity(one) == identity(two) and identity(one).startswith("comfy:")
     assert identity(b.demo()[0].model.bfloat16()) == identity(one)
@@ -709,7 +709,7 @@ def check_training(b):
     assert shares == sorted(shares) and events[-1]["status"] == "done"
     assert any(view["eta"] for view in events) and any(view["preview"] for view in events)
     assert learning.running() is None
-    full, home = network.calls, b.part("s4s_core.folders").data_home() / "comfyui"
+    full, home = network.calls, b.part("s4s_core.app.folders").data_home() / "comfyui"
     assert not list(home.iterdir())
     (home / "abandoned").mkdir()
     os.utime(home / "abandoned", (0, 0))
@@ -730,7 +730,7 @@ def check_abandoned_trainings_are_removed(b):
     """After two weeks, but never one that a process still works on."""
     import time
 
-    learning, processes = b.part("nodes.learning"), b.part("s4s_core.processes")
+    learning, processes = b.part("nodes.learning"), b.part("s4s_core.lock")
     home = b.base / "trainings"
     for name in ("old", "new", "running"):
         (home / name).mkdir(parents=True)
@@ -1109,7 +1109,7 @@ def attacks():
 
 def state_of(b):
     """What an attack must leave as it is: files, processes, what is running."""
-    folders = b.part("s4s_core.folders")
+    folders = b.part("s4s_core.app.folders")
     files = {
         str(path): path.read_bytes()
         for home in (folders.data_home(), b.base / "models")

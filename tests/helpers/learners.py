@@ -6,14 +6,13 @@ from types import SimpleNamespace
 import torch
 
 from s4s_core import classical_table, schedule
-from s4s_core.forms import SPACES
 from s4s_core.mixture import GaussianMixture
+from s4s_core.names import SPACES
 from s4s_core.objectives import L2
 from s4s_core.teacher import default_teacher, draw_pairs
 from s4s_core.training.fit import fit
-from s4s_core.training.meter import Meter
-from s4s_core.training.parallel import Workers
-from s4s_core.training.task import Task
+from s4s_core.training.memory import Workers
+from s4s_core.training.task import Meter, Task
 
 METHODS = ("s4s", "s4s-alt", "joint", "ld3")
 FAMILIES = ("lms", "pc", "ss")

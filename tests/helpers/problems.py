@@ -6,8 +6,8 @@ from functools import cache
 import torch
 from scipy.integrate import solve_ivp
 
-from s4s_core.forms import FORMS, SPACES
 from s4s_core.mixture import GaussianMixture
+from s4s_core.names import FORMS, SPACES
 
 # Every (space, form) pair there is, and those of the exponential rules.
 SPACE_FORMS = [(space, form) for space in SPACES for form in FORMS[space]]

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 
 import torch
 
-from s4s_core import folders
+from s4s_core.app import folders
 from s4s_core.mixture import GaussianMixture
 from s4s_core.spaces import DiscreteTimes
 

@@ -13,6 +13,7 @@ from s4s_core.names import GRADIENT_OBJECTIVES
 from s4s_core.objectives import OBJECTIVES, Lpips, objective
 from s4s_core.training.settings import Settings
 from trainer import toml
+from trainer.arguments import add_train_arguments, config_of
 from trainer.config import (
     OPTIONS,
     TrainConfig,
@@ -24,7 +25,6 @@ from trainer.config import (
 )
 from trainer.models import ModelChoice, open_model
 from trainer.presets import PRESETS, with_preset
-from trainer.train_arguments import add_train_arguments, config_of
 from trainer.training import train
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from s4s_core import jobs as core
+from s4s_core.app import jobs as core
+from s4s_core.app.folders import jobs_home
+from s4s_core.app.processes import end_tree, start_detached
 from s4s_core.errors import ConfigError, JobError
-from s4s_core.folders import jobs_home
-from s4s_core.processes import Lock, end_tree, holder, start_detached
+from s4s_core.lock import Lock, holder
 from trainer import jobs
 from trainer.cli import main
 from trainer.config import TrainConfig, from_toml
@@ -29,9 +30,10 @@ WORKER = f"""
 import os, runpy, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from s4s_core import jobs as core
+from s4s_core.app import jobs as core
 from s4s_core.errors import S4SError
-from s4s_core.processes import Lock, start_detached
+from s4s_core.app.processes import start_detached
+from s4s_core.lock import Lock
 from trainer.jobs import worker
 def train(folder):
     runpy.run_path(str(folder / "plan.py"), dict(globals(), folder=folder))
@@ -42,7 +44,7 @@ sys.exit(worker.work(sys.argv[1]))
 HOLD = f"""
 import sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from s4s_core.processes import Lock
+from s4s_core.lock import Lock
 Lock(sys.argv[1]).take() and time.sleep(600)
 """
 WAIT = "while not (folder.parent / 'go').exists(): time.sleep(0.02)"
@@ -54,7 +56,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("S4S_HOME", str(tmp_path))
     monkeypatch.delenv("S4S_SOLVERS", raising=False)
     worker = lambda _, id: [sys.executable, "-c", WORKER, id]  # noqa: E731
-    monkeypatch.setattr(jobs, "own_command", worker)
+    monkeypatch.setattr(jobs, "trainer_command", worker)
     monkeypatch.setattr(runner, "POLL", 0.02)
     yield tmp_path
     for lock in tmp_path.rglob("*lock*"):
@@ -208,7 +210,7 @@ def test_a_job_runs_as_whoever_queued_it_would_run_it(home, monkeypatch):
         monkeypatch.chdir(home / host)
         monkeypatch.setenv("S4S_SOLVERS", os.pathsep.join(["models", "more"]))
         worker = f"host = {host!r}\n{WORKER}"
-        monkeypatch.setattr(jobs, "own_command", lambda _, id: [sys.executable, "-c", worker, id])
+        monkeypatch.setattr(jobs, "trainer_command", lambda _, id: [sys.executable, "-c", worker, id])
 
     plan = "print(host, Path.cwd().name, os.environ['S4S_SOLVERS'])"
     solvers = lambda host: f"{home / host / 'models'}{os.pathsep}{home / host / 'more'}"  # noqa: E731
@@ -391,7 +393,7 @@ def test_a_worker_that_cannot_begin_fails_once(monkeypatch, command):
     started = []
     start = lambda *a, **k: started.append(a) or start_detached(*a, **k)  # noqa: E731
     monkeypatch.setattr(runner, "start_detached", start)
-    monkeypatch.setattr(jobs, "own_command", lambda *a: command)
+    monkeypatch.setattr(jobs, "trainer_command", lambda *a: command)
     id = add()
     runner.run()
     assert status(id) == "failed" and len(started) == 1
@@ -399,7 +401,7 @@ def test_a_worker_that_cannot_begin_fails_once(monkeypatch, command):
 
 
 def test_a_job_resumed_before_its_death_was_noted_still_waits(monkeypatch):
-    monkeypatch.setattr(jobs, "own_command", lambda *a: [sys.executable, "-c", ""])
+    monkeypatch.setattr(jobs, "trainer_command", lambda *a: [sys.executable, "-c", ""])
     id = add()
     folder, tended = core.job_folder(id), runner.Runner()
     tended.start(folder, core.read_state(folder))
@@ -416,7 +418,7 @@ def test_a_state_that_cannot_be_written_does_not_stop_the_queue(monkeypatch, cap
     def refuse(folder, state):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(jobs, "own_command", lambda *a: [sys.executable, "-c", ""])
+    monkeypatch.setattr(jobs, "trainer_command", lambda *a: [sys.executable, "-c", ""])
     ids = [add(), add()]
     monkeypatch.setattr(core, "write_state", refuse)
     runner.run()

@@ -16,17 +16,15 @@ import torch
 from PIL import Image
 
 from s4s_core import atomic, load_solver
-from s4s_core import jobs as core
-from s4s_core.folders import jobs_home, solver_folders
-from s4s_core.processes import end_tree
+from s4s_core.app import jobs as core
+from s4s_core.app.folders import jobs_home, publish, solver_folders
+from s4s_core.app.processes import end_tree, trainer_command
 from s4s_core.schedules import gits
 from trainer import jobs
 from trainer.config import TrainConfig, from_plain
 from trainer.gallery import thumbnail
 from trainer.jobs import worker
 from trainer.models import ModelChoice
-from trainer.solvers import publish
-from trainer.starting import own_command
 
 MODELS = Path(__file__).parents[1] / "helpers" / "job_models.py"
 PATIENCE = 300
@@ -61,7 +59,7 @@ def work_here(id):
 
 def work_there(id, **environment):
     """The worker in a process of its own, to its end: its exit code."""
-    command = own_command("work", id)
+    command = trainer_command("work", id)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     done = subprocess.run(command, env=environment, capture_output=True, timeout=PATIENCE)
     return done.returncode
@@ -140,7 +138,7 @@ def test_ten_kills_at_random_moments_change_nothing(home):
     random.seed(5)
     deaths = 0
     for _ in range(10):
-        command = own_command("work", id)
+        command = trainer_command("work", id)
         metrics = core.job_folder(id) / core.METRICS
         before = metrics.stat().st_size if metrics.exists() else 0
         process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
@@ -189,7 +187,7 @@ def test_a_disk_that_fills_up_is_one_sentence_and_the_job_can_go_on(home):
     """A limit of 6 kB on every file stands for the full disk: the teacher's results exceed it."""
     id = add()
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); "
-    python, flag, line, *arguments = own_command("work", id)
+    python, flag, line, *arguments = trainer_command("work", id)
     done = subprocess.run([python, flag, limit + line, *arguments], capture_output=True)
     view = core.job_view(id)
     assert done.returncode == 1 and view["status"] == "failed", done.stderr.decode()

@@ -17,10 +17,11 @@ from corpus import picture_bomb
 from learners import small
 from PIL import Image
 
-from s4s_core import classical_table, jobs, schedule
-from s4s_core.folders import jobs_home, solver_files
+from s4s_core import classical_table, schedule
+from s4s_core.app import jobs
+from s4s_core.app.description import summary
+from s4s_core.app.folders import jobs_home, solver_files
 from s4s_core.solver_file import dump_solver, load_unchanged, parse_solver
-from s4s_core.summary import summary
 from s4s_core.table import SolverPack
 from trainer import jobs as trainer_jobs
 from trainer.config import TrainConfig

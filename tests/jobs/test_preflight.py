@@ -15,7 +15,7 @@ from s4s_core.mixture import GaussianMixture
 from s4s_core.objectives import L2
 from s4s_core.schedules.gits import CALLS as GITS_CALLS
 from s4s_core.training.gradient import PLAIN_COST
-from trainer import preflight
+from trainer import estimate
 from trainer.cli import main
 from trainer.config import TrainConfig
 from trainer.memory import available, peak_of_process
@@ -41,7 +41,7 @@ def small(**options):
 
 
 def test_an_estimate_has_time_memory_and_calls():
-    found = preflight.measure(MIXTURE)
+    found = estimate.measure(MIXTURE)
     assert found.seconds > 0 and found.calls == Plan(MIXTURE).total and found.device == "cpu"
     assert 50e6 < found.memory_bytes < 1e12 and found.warnings == ()
     more = TrainConfig(model=MIXTURE.model, nfes=(4, 5, 6), budget=500)
@@ -49,11 +49,11 @@ def test_an_estimate_has_time_memory_and_calls():
 
 
 def test_the_dry_run_is_another_process_and_its_errors_are_ours():
-    found = preflight.estimate(MIXTURE)
+    found = estimate.estimate(MIXTURE)
     assert found.calls == Plan(MIXTURE).total and isinstance(found.warnings, tuple)
     bad = TrainConfig(model=ModelChoice("python", f"{MODELS}:not_a_number"))
     with pytest.raises(S4SError, match="NaN or infinity for plain noise") as caught:
-        preflight.estimate(bad)
+        estimate.estimate(bad)
     assert "\n" not in str(caught.value)
 
 
@@ -62,7 +62,7 @@ def test_a_model_that_prints_does_not_spoil_the_estimate(tmp_path):
     code += "model = lambda choice: GaussianMixture.random(4, (3, 4, 4), seed=0)\n"
     (tmp_path / "noisy.py").write_text(code)
     noisy = TrainConfig(model=ModelChoice("python", f"{tmp_path / 'noisy.py'}:model"), budget=500)
-    assert preflight.estimate(noisy).calls == Plan(noisy).total
+    assert estimate.estimate(noisy).calls == Plan(noisy).total
 
 
 def test_the_command_for_people_and_programs(capsys):
@@ -125,9 +125,9 @@ def test_memory_that_runs_out_halves_the_batch_and_says_so():
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
         return x
 
-    trial = preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
+    trial = estimate.DryRun(small(denoise=denoise), TrainConfig(), L2())
     assert (trial.wanted, trial.batch) == (32, 8)
-    said = " ".join(preflight._warnings(trial, Plan(MIXTURE), 1.0))
+    said = " ".join(estimate._warnings(trial, Plan(MIXTURE), 1.0))
     assert "8 samples at once instead of 32" in said
 
 
@@ -136,18 +136,18 @@ def test_a_single_sample_that_does_not_fit_is_one_sentence():
         raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
 
     with pytest.raises(TrainingError, match="not enough memory for a single sample"):
-        preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
+        estimate.DryRun(small(denoise=denoise), TrainConfig(), L2())
 
 
 def test_a_model_that_is_too_slow_for_a_batch_is_reckoned_from_one_sample(monkeypatch):
-    monkeypatch.setattr(preflight, "LONGEST_CALL", 0.0)
+    monkeypatch.setattr(estimate, "LONGEST_CALL", 0.0)
     sizes = []
 
     def denoise(x, sigma, cond=None):
         sizes.append(len(x))
         return x
 
-    preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
+    estimate.DryRun(small(denoise=denoise), TrainConfig(), L2())
     assert sizes == [1, 1]
 
 
@@ -158,10 +158,10 @@ def test_gradients_are_taken_where_the_method_needs_them():
         seen.append(x.requires_grad)
         return x * 0.5
 
-    preflight.DryRun(small(denoise=denoise), TrainConfig(method="s4s"), L2())
+    estimate.DryRun(small(denoise=denoise), TrainConfig(method="s4s"), L2())
     assert all(seen)
     seen.clear()
-    preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
+    estimate.DryRun(small(denoise=denoise), TrainConfig(), L2())
     assert not any(seen)
 
 
@@ -173,10 +173,10 @@ def test_a_call_with_its_gradient_costs_what_training_counts_for_it(monkeypatch)
         ticks.append(len(x))
         return x * 0.5
 
-    monkeypatch.setattr(preflight.time, "perf_counter", lambda: 0.01 * sum(ticks))
-    plain = preflight.DryRun(small(denoise=denoise), TrainConfig(), L2())
+    monkeypatch.setattr(estimate.time, "perf_counter", lambda: 0.01 * sum(ticks))
+    plain = estimate.DryRun(small(denoise=denoise), TrainConfig(), L2())
     assert plain.per_call == pytest.approx(0.01) and plain.per_result == 0
-    trained = preflight.DryRun(small(denoise=denoise), TrainConfig(method="s4s"), L2())
+    trained = estimate.DryRun(small(denoise=denoise), TrainConfig(method="s4s"), L2())
     assert trained.per_call == pytest.approx(0.01 / PLAIN_COST) == pytest.approx(0.005)
 
 
@@ -191,25 +191,25 @@ def test_what_the_objective_takes_is_in_the_estimate(monkeypatch, method):
             return super().embed(x)
 
     monkeypatch.setattr("s4s_core.objectives.objective", lambda name, decode: Slow())
-    monkeypatch.setattr(preflight.time, "perf_counter", lambda: 1.0 * sum(ticks))
+    monkeypatch.setattr(estimate.time, "perf_counter", lambda: 1.0 * sum(ticks))
     config = replace(MIXTURE, method=method)
     results = config.calls // 4
-    assert preflight.measure(config).seconds >= results
+    assert estimate.measure(config).seconds >= results
 
 
 def test_nan_is_refused():
     with pytest.raises(ModelError, match="NaN or infinity"):
-        preflight.DryRun(small(denoise=lambda x, sigma: x * float("nan")), TrainConfig(), L2())
+        estimate.DryRun(small(denoise=lambda x, sigma: x * float("nan")), TrainConfig(), L2())
 
 
 def test_a_full_disk_and_too_little_memory_are_said(monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=70e6))
-    preflight.check_disk(MIXTURE)
+    estimate.check_disk(MIXTURE)
     pairs = {"samples": 50, "validation": 30, "held_out": 20}
     with pytest.raises(ConfigError, match="70 MB of free disk, and 467 MB are needed"):
-        preflight.check_disk(TrainConfig(options=pairs), (100, 100, 100))
+        estimate.check_disk(TrainConfig(options=pairs), (100, 100, 100))
     trial = SimpleNamespace(memory=9e9, free=8e9, batch=4, wanted=4)
-    memory, time = preflight._warnings(trial, Plan(MIXTURE), 1e5)
+    memory, time = estimate._warnings(trial, Plan(MIXTURE), 1e5)
     assert "about 9.0 GB" in memory and "8.0 GB" in memory and "more than a day" in time
 
 
@@ -221,7 +221,7 @@ def test_as_many_calls_as_the_teachers_are_warned_of():
         ((6,), "euler:1:edm:5", 1),
     ):
         plan = Plan(TrainConfig(nfes=nfes, teacher=teacher))
-        said = list(preflight._warnings(trial, plan, 1.0))
+        said = list(estimate._warnings(trial, plan, 1.0))
         assert len(said) == warned and all("nothing to learn" in each for each in said)
 
 

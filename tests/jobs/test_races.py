@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from s4s_core import jobs as core
+from s4s_core.app import jobs as core
 from s4s_core.solver_file import load_solver
 from trainer import jobs
 from trainer.config import TrainConfig
@@ -30,7 +30,7 @@ PUBLISHER = f"""
 import os, sys
 sys.path[:0] = [{str(ROOT)!r}]
 from s4s_core import atomic
-from trainer.solvers import publish
+from s4s_core.app.folders import publish
 name, links = sys.argv[1:]
 if links == "no":
     def link(*_):

@@ -33,16 +33,16 @@ PINS = {
 TRAINING_SECONDS = 1800
 QUEUE = """
 import time
-from s4s_core.folders import jobs_home
-from s4s_core.processes import Lock
+from s4s_core.app.folders import jobs_home
+from s4s_core.lock import Lock
 from trainer.jobs import RUNNER_LOCK
 from trainer.jobs.runner import Runner
-from trainer.starting import own_command
+from s4s_core.app.processes import trainer_command
 
 class Here(Runner):
     # The panel's Python has no torch: jobs run in this one.
     def start(self, folder, state):
-        state["start"]["command"] = own_command("work", folder.name)
+        state["start"]["command"] = trainer_command("work", folder.name)
         super().start(folder, state)
 
 jobs_home().mkdir(parents=True)

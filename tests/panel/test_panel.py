@@ -18,17 +18,20 @@ from PIL import Image
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
-from s4s_core import load_solver, processes, save_solver
+from s4s_core import load_solver, save_solver
+from s4s_core.app import processes
+from s4s_core.app.description import summary
+from s4s_core.app.folders import DEMO, DEMO_SOLVER, jobs_home, solver_files, solver_folders
+from s4s_core.app.processes import is_alive
 from s4s_core.demo import SOLVERS
 from s4s_core.errors import ConfigError, JobError, ModelError, S4SError, SolverFileError
-from s4s_core.folders import DEMO, DEMO_SOLVER, jobs_home, solver_files, solver_folders
 from s4s_core.solver_file import dump_solver
-from s4s_core.summary import summary
 from s4s_core.table import SolverPack
 from s4s_core.teacher import TEACHER_NFE
 from trainer import jobs as job_store
 from trainer import rendering
 from trainer.config import TrainConfig
+from trainer.estimate import Estimate
 from trainer.panel import (
     build,
     charts,
@@ -42,8 +45,6 @@ from trainer.panel import (
     solvers,
     train,
 )
-from trainer.panel.following import is_alive
-from trainer.preflight import Estimate
 
 ROOT = Path(__file__).resolve().parents[2]
 EVIL = "<img src=x onerror=alert(1)>"
@@ -597,7 +598,7 @@ RENDERER = f"""
 import sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from s4s_core.processes import Lock
+from s4s_core.lock import Lock
 from trainer.rendering import Teller
 if sys.argv[1] == "late":
     folder = Path(sys.argv[2])
@@ -613,7 +614,7 @@ def test_a_rendering_that_was_stopped_is_no_error(home, monkeypatch, when):
     """Early: its process has not taken the lock yet, as while it imports torch."""
     folder = rendering.compare_home()
     line = [sys.executable, "-c", RENDERER, when, str(folder)]
-    monkeypatch.setattr(rendering, "own_command", lambda *a: line)
+    monkeypatch.setattr(rendering, "trainer_command", lambda *a: line)
     process = rendering.start(folder, [])
     deadline = time.monotonic() + 120
     while when == "late" and rendering.look(folder)["progress"] == 0:

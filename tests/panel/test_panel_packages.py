@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from wheels import make_wheel, offline
 
-from s4s_core import folders
+from s4s_core.app import folders
 from s4s_core.errors import S4SError
-from s4s_core.processes import Lock
+from s4s_core.lock import Lock
 from trainer.panel import packages
 
 ROOT = Path(__file__).resolve().parents[2]
 PANEL = f"""
 import subprocess, sys, types
 sys.path.insert(0, {str(ROOT)!r})
-from s4s_core.starting import command
+from s4s_core.app.processes import command
 from trainer import cli
 
 def serve(port, follow, browser):
@@ -92,7 +92,7 @@ def test_without_gradio_one_sentence_names_the_command(home, wheels):
 
 def test_a_wheel_names_its_extra(home, monkeypatch, tmp_path):
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
-    monkeypatch.setattr("trainer.installing.CHECKOUT", tmp_path)
+    monkeypatch.setattr("trainer.extras.CHECKOUT", tmp_path)
     for install in (False, True):
         with pytest.raises(S4SError, match=r"pip install .?s4s-solver\[panel\]"):
             packages.provide_gradio(install)

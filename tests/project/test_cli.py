@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from s4s_core import SolverPack, SolverTable, save_solver
+from s4s_core.app.processes import trainer_command
 from s4s_core.errors import S4SError
 from trainer import cli
-from trainer.starting import own_command
 
 ROOT = Path(__file__).resolve().parents[2]
 ABOUT = {
@@ -90,7 +90,7 @@ def test_a_reader_that_leaves_early_is_no_error(solver_file):
 
 def test_what_we_read_ourselves_is_utf8(tmp_path):
     """Logs and the pipes of our processes, whatever code page a Windows has."""
-    command = own_command("inspect", tmp_path / "Füchse 狐.safetensors")
+    command = trainer_command("inspect", tmp_path / "Füchse 狐.safetensors")
     env = {**os.environ, "PYTHONIOENCODING": "cp1252"}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True)
     assert done.returncode == 1 and "Füchse 狐" in done.stderr.decode("utf-8")

@@ -10,8 +10,8 @@ from job_models import latents
 from PIL import Image
 
 from s4s_core import SolverPack, fit, load_solver, sample, save_solver, teacher
+from s4s_core.candidates import named_start
 from s4s_core.demo import SOLVERS
-from s4s_core.training.starts import named_start
 from trainer import comparison
 from trainer.bench import engine, training
 from trainer.cli import build_parser, main

@@ -14,8 +14,9 @@ from s4s_core import classical_table, sample
 from s4s_core.errors import ModelError
 from s4s_core.spaces import ShiftedTimes
 from s4s_core.teacher import draw_noise
-from trainer.installing import install_line
-from trainer.models import ModelChoice, extras, open_model
+from trainer import extras
+from trainer.extras import install_line
+from trainer.models import ModelChoice, open_model
 from trainer.models.pipeline import PipelineModel, choose_dtype
 from trainer.models.prediction import denoised, discrete_times, network_input
 from trainer.models.weights import file_digest

@@ -14,8 +14,9 @@ from s4s_core.sampling import Cursor, advance, call_sigmas, compiled, evaluate
 from s4s_core.spaces import DiscreteTimes
 from s4s_core.table import SolverPack
 from s4s_core.teacher import default_teacher
+from trainer import extras
 from trainer.diffusers_scheduler import S4SScheduler
-from trainer.models import extras, open_model
+from trainer.models import open_model
 from trainer.models.prediction import network_input
 
 pytestmark = [

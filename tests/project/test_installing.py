@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from s4s_core import starting
+from s4s_core import errors
 from s4s_core.errors import ModelError
-from trainer import installing
+from trainer import extras
 from trainer.jobs import worker
-from trainer.models import extras
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,18 +19,18 @@ def test_a_checkout_names_the_running_python_and_its_own_list(name):
     file = ROOT / "requirements" / f"{name}.txt"
     assert file.is_file()
     line = [sys.executable, "-m", "pip", "install", "-r", str(file)]
-    assert installing.install_line(name) == starting.typed(line)
+    assert extras.install_line(name) == errors.typed(line)
 
 
 def test_a_wheel_names_its_extra(monkeypatch, tmp_path):
-    monkeypatch.setattr(installing, "CHECKOUT", tmp_path)
-    assert "s4s-solver[diffusers]" in installing.install_line("diffusers")
+    monkeypatch.setattr(extras, "CHECKOUT", tmp_path)
+    assert "s4s-solver[diffusers]" in extras.install_line("diffusers")
 
 
 @pytest.mark.parametrize("platform", ["linux", "win32"])
 def test_spaces_are_quoted(monkeypatch, platform):
     monkeypatch.setattr(sys, "platform", platform)
-    line = starting.typed(["/my apps/python", "-m", Path("x")])
+    line = errors.typed(["/my apps/python", "-m", Path("x")])
     assert shlex.split(line) == ["/my apps/python", "-m", "x"]
     assert line.startswith('"' if platform == "win32" else "'")
 
@@ -40,7 +39,7 @@ def test_missing_diffusers_is_told_with_the_command(monkeypatch):
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModelError) as told:
         extras.import_extras("diffusers", "transformers")
-    assert str(told.value).endswith(f": {installing.install_line('diffusers')}")
+    assert str(told.value).endswith(f": {extras.install_line('diffusers')}")
     assert "needs diffusers and transformers" in str(told.value)
 
 

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 
 from s4s_core import SolverTable, classical_table, load_solver, sample, schedule
+from s4s_core.app.folders import DEMO_SOLVER
 from s4s_core.classical.lagrange import Grid, stack_rows
 from s4s_core.errors import ObjectiveError, S4SError, TableError, TrainingCancelled
-from s4s_core.folders import DEMO_SOLVER
 from s4s_core.mixture import GaussianMixture
 from s4s_core.teacher import draw_noise
 from trainer.bench import dpm_v3, frechet

@@ -24,8 +24,8 @@ import torch
 import torch.distributed as dist
 from learners import Counted, changed, small, task_of, tiny_fit
 from s4s_core import save_solver
-from s4s_core.evaluation import squared_errors
-from s4s_core.training.parallel import join
+from s4s_core.candidates import squared_errors
+from s4s_core.training.distributed import join
 
 torch.set_num_threads(1)
 folder, method, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])

@@ -16,11 +16,10 @@ from s4s_core.objectives import L2
 from s4s_core.teacher import default_teacher
 from s4s_core.training import gauss_newton
 from s4s_core.training.gradient import Descent
-from s4s_core.training.meter import Meter
-from s4s_core.training.parallel import Workers, is_out_of_memory
+from s4s_core.training.memory import Workers, is_out_of_memory
 from s4s_core.training.state import load_state
 from s4s_core.training.student import Student
-from s4s_core.training.task import NotFinite, Task
+from s4s_core.training.task import Meter, NotFinite, Task
 
 ALL_METHODS = ("gauss-newton", *METHODS)
 SHORT = {"budget": 1200, "batch": 4}

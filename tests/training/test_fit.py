@@ -20,18 +20,18 @@ from learners import (
 )
 
 from s4s_core import classical_table, load_solver, save_solver, schedule
+from s4s_core.app.description import summary
 from s4s_core.atomic import SUFFIX, temporary_stem
+from s4s_core.candidates import candidates, ranked_starts, squared_errors
 from s4s_core.errors import ModelError, S4SError, TrainingCancelled, TrainingError
-from s4s_core.evaluation import candidates, squared_errors
 from s4s_core.objectives import L2
 from s4s_core.sampling import sample
 from s4s_core.solver_file import dump_solver
-from s4s_core.summary import summary
 from s4s_core.teacher import default_teacher, draw_pairs
-from s4s_core.training import gauss_newton, starts
+from s4s_core.training import gauss_newton
 from s4s_core.training.fit import Run, Settings, _teacher_facts, fit
-from s4s_core.training.meter import Meter
 from s4s_core.training.state import load_state, save_state
+from s4s_core.training.task import Meter
 
 ALL_METHODS = ("gauss-newton", *METHODS)
 SHORT = {"budget": 1000, "samples": 6, "validation": 4, "held_out": 4}
@@ -565,7 +565,7 @@ def held_out(model, result, nfe=4):
 def test_training_that_loses_to_any_classical_start_returns_the_best_of_them(monkeypatch, tmp_path):
     """The best start on held-out noise is not the one that training began from."""
     model, path = small(), tmp_path / "run.safetensors"
-    ranked = starts.ranked_starts
+    ranked = ranked_starts
 
     def worst_first(*arguments):
         return ranked(*arguments)[::-1]

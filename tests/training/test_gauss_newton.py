@@ -22,9 +22,9 @@ from learners import (
     tiny_fit,
 )
 
+from s4s_core.candidates import candidates, rank, rmse
 from s4s_core.errors import ObjectiveError, TrainingError
-from s4s_core.evaluation import candidates, rank, rmse
-from s4s_core.forms import SPACES
+from s4s_core.names import SPACES
 from s4s_core.objectives import OBJECTIVES, Lpips, objective
 from s4s_core.teacher import default_teacher, draw_pairs
 from s4s_core.training import gauss_newton

@@ -23,7 +23,7 @@ from learners import (
 
 from s4s_core import classical_table, schedule
 from s4s_core.errors import TrainingDiverged, TrainingError
-from s4s_core.forms import SPACES
+from s4s_core.names import SPACES
 from s4s_core.sampling import sample
 from s4s_core.training import gradient
 from s4s_core.training.gradient import Descent, radius

@@ -6,7 +6,7 @@ from problems import PROBLEMS, SPACE_FORMS
 from torch.autograd import gradcheck
 
 from s4s_core.classical import classical_recipe
-from s4s_core.families import lower
+from s4s_core.program import lower
 from s4s_core.sampling import Cursor, compiled, lower_table, run
 
 STEPS = 3

@@ -6,13 +6,12 @@ from learners import FAMILIES, Counted, changed, large, moved, small, table_of, 
 from torch.autograd.functional import jacobian as autograd_jacobian
 
 from s4s_core import classical_table, schedule
-from s4s_core.forms import SPACES
+from s4s_core.names import SPACES
 from s4s_core.sampling import Cursor, run
 from s4s_core.teacher import Pairs
 from s4s_core.training import gauss_newton
 from s4s_core.training.jacobian import Columns
-from s4s_core.training.parameters import Parameters
-from s4s_core.training.starts import as_multistep
+from s4s_core.training.parameters import Parameters, as_multistep
 
 CASES = [(f, s) for f in FAMILIES for s in SPACES]
 

@@ -13,14 +13,12 @@ from torch.autograd import gradcheck
 
 from s4s_core.classical import classical_table
 from s4s_core.errors import TrainingError
-from s4s_core.forms import SPACES
+from s4s_core.names import SPACES
 from s4s_core.sampling import sample
 from s4s_core.schedules import schedule
 from s4s_core.spaces import DiscreteTimes, log_snr
-from s4s_core.training.parameters import Parameters, coefficient_basis
-from s4s_core.training.starts import as_multistep
-from s4s_core.training.student import Student
-from s4s_core.training.times import CLIP_SHARE, DOMAINS, Times
+from s4s_core.training.parameters import Parameters, as_multistep, coefficient_basis
+from s4s_core.training.student import CLIP_SHARE, DOMAINS, Student, Times
 
 LIMITS = {"ve": (0.002, 80.0), "flow": (0.001, 1.0)}
 CASES = [(f, s) for f in FAMILIES for s in SPACES]

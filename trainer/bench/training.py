@@ -13,10 +13,9 @@ from pathlib import Path
 import torch
 
 from s4s_core import fit
-from s4s_core.evaluation import SCHEDULES, candidates, rank, rmse
+from s4s_core.candidates import SCHEDULES, candidates, named_start, rank, rmse
 from s4s_core.schedules.gits import gits_costs
 from s4s_core.teacher import default_teacher, draw_pairs
-from s4s_core.training.starts import named_start
 
 from ..models import ModelChoice, open_model
 from .memory import peak_bytes

@@ -4,16 +4,16 @@ import json
 
 
 def add_arguments(parser):
-    from ..train_arguments import add_train_arguments
+    from ..arguments import add_train_arguments
 
     add_train_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the estimate as JSON")
 
 
 def run(args):
-    from ..preflight import measure, size
+    from ..arguments import config_of
+    from ..estimate import measure, size
     from ..progress import clock
-    from ..train_arguments import config_of
 
     found = measure(config_of(args))
     if args.json:

@@ -6,7 +6,7 @@ ACTIONS = ("list", "add", "show", "cancel", "resume", "delete")
 
 
 def add_arguments(parser):
-    from ..train_arguments import add_train_arguments
+    from ..arguments import add_train_arguments
 
     parser.add_argument("action", choices=ACTIONS, nargs="?", default="list")
     parser.add_argument("id", nargs="*", help="jobs to show, cancel, resume or delete")
@@ -25,7 +25,7 @@ def run(args):
 
 
 def _list(jobs, args):
-    from s4s_core.jobs import list_jobs
+    from s4s_core.app.jobs import list_jobs
 
     views = list_jobs()
     if args.json:
@@ -36,7 +36,7 @@ def _list(jobs, args):
 
 
 def _add(jobs, args):
-    from ..train_arguments import config_of
+    from ..arguments import config_of
 
     id = jobs.add(config_of(args))
     print(json.dumps(jobs.job(id).view(), indent=1) if args.json else f"Queued {id}")

@@ -49,7 +49,7 @@ def run(args):
 def choose_table(model, kind, args):
     """(label, table) of what the arguments ask for."""
     from s4s_core import load_solver
-    from s4s_core.training.starts import named_start
+    from s4s_core.candidates import named_start
 
     from ..comparison import check_fit
     from ..models import bundled_solver

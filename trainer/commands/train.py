@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def add_arguments(parser):
-    from ..train_arguments import add_train_arguments
+    from ..arguments import add_train_arguments
 
     add_train_arguments(parser)
     parser.add_argument(
@@ -26,11 +26,11 @@ def add_arguments(parser):
 def run(args):
     from s4s_core import save_solver
     from s4s_core.solver_file import check_path
-    from s4s_core.training.parallel import join, rank_and_world
+    from s4s_core.training.distributed import join, rank_and_world
 
+    from ..arguments import config_of
     from ..models import open_model
     from ..progress import ProgressLine
-    from ..train_arguments import config_of
     from ..training import described, teacher_of, train
 
     out, config = check_path(args.out), config_of(args)

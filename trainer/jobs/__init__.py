@@ -1,7 +1,7 @@
 """Training jobs: make, queue, stop, resume and delete them. No torch here.
 
-Seeing and stopping them is in s4s_core/jobs.py, which says what a job's folder holds. `runner` is
-the process that starts one queued job after the other, `worker` the process that trains.
+Seeing and stopping them is in s4s_core/app/jobs.py, which says what a job's folder holds. `runner`
+is the process that starts one queued job after the other, `worker` the process that trains.
 """
 
 import os
@@ -10,15 +10,15 @@ import shutil
 from datetime import datetime, timezone
 from pathlib import Path
 
-from s4s_core import jobs as core
-from s4s_core import processes
+from s4s_core.app import jobs as core
+from s4s_core.app import processes
+from s4s_core.app.folders import jobs_home, solver_folders
+from s4s_core.app.processes import start_detached, trainer_command
 from s4s_core.atomic import write_atomic
 from s4s_core.errors import JobError
-from s4s_core.folders import jobs_home, solver_folders
-from s4s_core.processes import Lock, holder, start_detached
+from s4s_core.lock import Lock, holder
 
 from ..config import from_toml, rooted, to_toml
-from ..starting import own_command
 
 RUNNER_LOCK, RUNNER_LOG = "queue.lock", "queue.log"
 RESUMABLE = ("cancelled", "failed", "interrupted", "running")
@@ -65,7 +65,7 @@ def _start(id):
     """How this process would start a job's worker: the runner may be another host's, with another
     Python, another checkout and other solvers' folders."""
     return {
-        "command": own_command("work", id),
+        "command": trainer_command("work", id),
         "folder": str(processes.DETACHED_IN or Path.cwd()),
         "solvers": os.pathsep.join(str(folder.absolute()) for folder in solver_folders()),
     }
@@ -130,7 +130,7 @@ def ensure_runner():
     """
     jobs_home().mkdir(parents=True, exist_ok=True)
     if not is_running():
-        start_detached(own_command("queue"), jobs_home() / RUNNER_LOG)
+        start_detached(trainer_command("queue"), jobs_home() / RUNNER_LOG)
 
 
 class Job:

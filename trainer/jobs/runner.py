@@ -8,10 +8,11 @@ import shutil
 import sys
 import time
 
-from s4s_core import jobs as core
+from s4s_core.app import jobs as core
+from s4s_core.app.folders import data_home, jobs_home
+from s4s_core.app.processes import start_detached
 from s4s_core.errors import JobError
-from s4s_core.folders import data_home, jobs_home
-from s4s_core.processes import Lock, holder, start_detached
+from s4s_core.lock import Lock, holder
 
 from . import RUNNER_LOCK
 

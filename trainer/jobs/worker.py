@@ -8,14 +8,15 @@ import shutil
 import sys
 import traceback
 
-from s4s_core import jobs as core
+from s4s_core.app import jobs as core
+from s4s_core.app.folders import publish
+from s4s_core.app.processes import lead_group
 from s4s_core.atomic import sweep, write_atomic
 from s4s_core.errors import JobError, S4SError
-from s4s_core.processes import Lock, lead_group
+from s4s_core.lock import Lock
 
 from ..config import read_config
-from ..preflight import check_disk
-from ..solvers import publish
+from ..estimate import check_disk
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TEACHER = "teacher"
@@ -75,7 +76,7 @@ def _is_out_of_memory(error):
     """Did an allocation fail? Asks torch only if it is here: its import may be what failed."""
     if "torch" not in sys.modules:
         return isinstance(error, MemoryError)
-    from s4s_core.training.parallel import is_out_of_memory
+    from s4s_core.training.memory import is_out_of_memory
 
     return is_out_of_memory(error)
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
+from s4s_core.app.comfyui import identity
+from s4s_core.app.folders import CHECKOUT
 from s4s_core.errors import ModelError
-from s4s_core.folders import CHECKOUT
-from s4s_core.identity import identity
 from s4s_core.spaces import listed_times
 
 from .contract import about, fingerprint, no_pictures

@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from s4s_core.errors import ModelError
 from s4s_core.spaces import ShiftedTimes
 
+from ..extras import import_extras
 from .contract import about, choose_device, fingerprint
-from .extras import import_extras
 from .networks import NETWORKS
 from .prediction import (
     denoised,

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from s4s_core.errors import ModelError, S4SError
-from s4s_core.forms import check_space
+from s4s_core.names import check_space
 
 from .contract import about, complete, no_conditions, no_pictures, rgb_pictures
 

@@ -4,8 +4,8 @@ from functools import partial
 
 import gradio as gr
 
+from s4s_core.app.folders import DEMO, DEMO_SOLVER, find_solver, solver_files
 from s4s_core.errors import ModelError, S4SError
-from s4s_core.folders import DEMO, DEMO_SOLVER, find_solver, solver_files
 from s4s_core.solver_file import load_unchanged
 
 from ..models.choice import PATHS

@@ -2,8 +2,8 @@
 
 import gradio as gr
 
+from s4s_core.app.folders import CHECKOUT
 from s4s_core.errors import ModelError
-from s4s_core.folders import CHECKOUT
 
 from ..models.choice import DTYPES, MODELS, PATHS, ModelChoice
 from .compat import on

@@ -4,8 +4,8 @@ from functools import partial
 
 import gradio as gr
 
+from s4s_core.app.jobs import job_ids, list_jobs
 from s4s_core.errors import JobError
-from s4s_core.jobs import job_ids, list_jobs
 
 from .. import jobs
 from . import markup

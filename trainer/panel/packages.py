@@ -11,12 +11,11 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from s4s_core.errors import S4SError
-from s4s_core.folders import CHECKOUT, panel_packages
-from s4s_core.processes import Lock
-from s4s_core.starting import typed
+from s4s_core.app.folders import CHECKOUT, panel_packages
+from s4s_core.errors import S4SError, typed
+from s4s_core.lock import Lock
 
-from ..installing import install_line, list_of
+from ..extras import install_line, list_of
 
 NEW = ".new-"
 """How the folders of downloads begin that are under way, or were cut off."""

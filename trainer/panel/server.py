@@ -8,9 +8,9 @@ import time
 import webbrowser
 from pathlib import Path
 
-from s4s_core import processes
+from s4s_core.app import processes
+from s4s_core.app.folders import make_absolute
 from s4s_core.errors import S4SError
-from s4s_core.folders import make_absolute
 from s4s_core.solver_file import MAX_FILE
 
 HOST = "127.0.0.1"
@@ -93,7 +93,7 @@ def serve(port=None, follow=None, browser=True):
 
 def _follow(pid, server):
     """End the server when a process has ended."""
-    from .following import is_alive
+    from s4s_core.app.processes import is_alive
 
     while is_alive(pid):
         time.sleep(1)

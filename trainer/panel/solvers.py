@@ -4,13 +4,12 @@ from html import escape
 
 import gradio as gr
 
+from s4s_core.app.description import summary
+from s4s_core.app.folders import find_solver, publish, solver_files, solver_folders
 from s4s_core.errors import S4SError, SolverFileError
-from s4s_core.folders import find_solver, solver_files, solver_folders
 from s4s_core.solver_file import checked_solver, dump_solver, load_unchanged, merge_packs
-from s4s_core.summary import summary
 from s4s_core.table import SolverPack
 
-from ..solvers import publish
 from . import markup
 from .compat import on
 from .seen import changed

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from s4s_core.summary import summary, table_facts
+from s4s_core.app.description import summary, table_facts
 
 from .charts import heat_map, line_chart
 

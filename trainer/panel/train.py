@@ -10,8 +10,8 @@ from s4s_core.names import METHODS, OBJECTIVES
 
 from .. import jobs
 from ..config import TrainConfig
+from ..estimate import estimate, size
 from ..models.choice import PATHS
-from ..preflight import estimate, size
 from ..presets import PRESETS, with_preset
 from ..progress import clock
 from . import fields

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from s4s_core.atomic import write_atomic
 from s4s_core.demo import WEIGHTS
-from s4s_core.processes import Lock
+from s4s_core.lock import Lock
 from s4s_core.table import SolverTable, canonical_json
 
 RECIPE = 3

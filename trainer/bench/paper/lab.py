@@ -9,15 +9,15 @@ from functools import cached_property, lru_cache
 import torch
 
 from s4s_core import SolverTable, classical_table, fit, load_solver, sample, schedule
+from s4s_core.app.folders import DEMO_SOLVER
+from s4s_core.candidates import SCHEDULES, candidates, named_start, rank, ranked_starts
 from s4s_core.errors import S4SError, TrainingCancelled
-from s4s_core.evaluation import SCHEDULES, candidates, rank
-from s4s_core.folders import DEMO_SOLVER
 from s4s_core.schedules.gits import gits_costs
 from s4s_core.teacher import TEACHER_NFE, default_teacher, draw_pairs
 from s4s_core.training.gradient import PLAIN_COST
-from s4s_core.training.meter import Meter
+from s4s_core.training.parameters import as_multistep
 from s4s_core.training.settings import Settings
-from s4s_core.training.starts import as_multistep, named_start, ranked_starts
+from s4s_core.training.task import Meter
 
 from . import rivals
 from .cells import BUNDLED, RIVALS, UNLEARNED, Shelf, table_data, table_from

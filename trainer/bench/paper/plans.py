@@ -7,7 +7,7 @@ of its own in `lab`.
 from dataclasses import dataclass, replace
 
 from s4s_core import load_solver
-from s4s_core.folders import DEMO_SOLVER
+from s4s_core.app.folders import DEMO_SOLVER
 
 from .cells import BUNDLED, RIVALS, UNLEARNED, Cell
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from s4s_core import SolverTable, classical_table, sample, schedule
+from s4s_core.candidates import rmse
 from s4s_core.classical import classical_recipe
-from s4s_core.evaluation import rmse
-from s4s_core.families import lower
+from s4s_core.program import lower
 from s4s_core.sampling import Cursor, run
 from s4s_core.spaces import history_data_scale, log_snr, sigma_of_log_snr, step_factors
 from s4s_core.teacher import TEACHER_NFE, Pairs, default_teacher, draw_noise, draw_pairs

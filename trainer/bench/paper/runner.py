@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
+from s4s_core.app.folders import data_home
 from s4s_core.errors import S4SError, TrainingCancelled
-from s4s_core.folders import data_home
 
 from ...progress import ProgressLine, clock
 from .cells import Shelf

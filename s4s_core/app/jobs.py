@@ -14,10 +14,11 @@ import json
 import re
 import time
 
-from .atomic import write_atomic
-from .errors import JobError
+from ..atomic import write_atomic
+from ..errors import JobError
+from ..lock import Lock, holder
 from .folders import jobs_home
-from .processes import Lock, end_tree, holder
+from .processes import end_tree
 
 CONFIG, STATE, METRICS, SAMPLES = "config.toml", "state.json", "metrics.jsonl", "samples"
 LOG, FIT, RESULT, LOCK = "log.txt", "fit-state.safetensors", "result.safetensors", "lock"

@@ -13,12 +13,11 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from s4s_core.app.folders import jobs_home, solver_folders
+from s4s_core.app.processes import WINDOWS, trainer_command
 from s4s_core.errors import ConfigError, JobError, S4SError
-from s4s_core.folders import jobs_home, solver_folders
-from s4s_core.processes import WINDOWS
 
 from .config import rooted, to_toml
-from .starting import own_command
 
 ROOM = 64 << 20
 """Bytes of disk that a job needs beside the teacher's results."""
@@ -54,7 +53,7 @@ def estimate(config, seconds=900):
     with tempfile.TemporaryDirectory(prefix="s4s-") as folder:
         path = Path(folder) / "config.toml"
         path.write_text(to_toml(rooted(config)), encoding="utf-8", newline="\n")
-        line = own_command("estimate", "--config", path, "--json")
+        line = trainer_command("estimate", "--config", path, "--json")
         flags = {"creationflags": subprocess.CREATE_NO_WINDOW} if WINDOWS else {}
         try:
             done = subprocess.run(
@@ -162,7 +161,7 @@ class DryRun:
     def _fitting(self, work, batch):
         """Seconds per sample; where memory runs out the batch is halved, as training will do."""
         from s4s_core.errors import TrainingError
-        from s4s_core.training.parallel import is_out_of_memory
+        from s4s_core.training.memory import is_out_of_memory
 
         while True:
             try:

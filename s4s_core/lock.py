@@ -1,11 +1,8 @@
-"""Processes that others can see and end: locks that die with their holder, and whole trees."""
+"""Locks that die with the process that holds them."""
 
 import os
-import signal
-import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 WINDOWS = sys.platform == "win32"
@@ -13,9 +10,6 @@ _FAR = 1 << 30
 """Where Windows locks a byte: a locked one cannot be read, and the holder's number must be."""
 
 _POLL = 0.02
-
-DETACHED_IN = None
-"""The working folder of detached processes; None is that of whoever starts them."""
 
 if WINDOWS:
     import msvcrt
@@ -90,42 +84,3 @@ def holder(path):
         return int(text) if text.isdigit() else 0
     finally:
         os.close(handle)
-
-
-def lead_group():
-    """Make this process the leader of a group, so that `end_tree` finds its children."""
-    if not WINDOWS and os.getpgid(0) != os.getpid():
-        os.setsid()
-
-
-def end_tree(pid):
-    """End the process `pid`, which leads a group, and all that it has started."""
-    if WINDOWS:
-        line = ["taskkill", "/T", "/F", "/PID", str(pid)]
-        subprocess.run(line, capture_output=True, creationflags=subprocess.CREATE_NO_WINDOW)
-        return
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def start_detached(command, log, folder=None, **environment):
-    """Start a process that outlives this one; its output is appended to the file `log`.
-
-    It works in `folder`, or else where this process does, with these variables of the environment
-    beside those of this process. A caller whose working folder will not outlive it sets
-    DETACHED_IN: in a folder that is gone, torch does not even load.
-    """
-    options = {"start_new_session": True}
-    if WINDOWS:
-        flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
-        options = {"creationflags": flags}
-    with open(log, "ab") as output:
-        return subprocess.Popen(
-            command,
-            cwd=folder or DETACHED_IN,
-            env=os.environ | environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            **options,
-        )

@@ -9,14 +9,15 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from .errors import SolverFileError
+from ..atomic import write_new
+from ..errors import SolverFileError
 
-CHECKOUT = Path(__file__).absolute().parents[1]
+CHECKOUT = Path(__file__).absolute().parents[2]
 NAME = "s4s_solvers"
 """The solvers' folder among the models of a host."""
 
 DEMO = "demo.safetensors"
-DEMO_SOLVER = Path(__file__).absolute().with_name("demo") / "solver.safetensors"
+DEMO_SOLVER = Path(__file__).absolute().parents[1] / "demo" / "solver.safetensors"
 """The solver in the box, for the demo model, and the name that it is offered under."""
 
 MAX_LISTED = 10_000
@@ -111,3 +112,27 @@ def names_for(folder, stem):
     yield folder / f"{safe}.safetensors"
     for number in count(2):
         yield folder / f"{safe}-{number}.safetensors"
+
+
+def publish(data, stem):
+    """Put the bytes of a solver file into the solvers' folder and return its path.
+
+    A file that holds the same bytes already is the one: a run that was cut off between here and
+    its own note of it leaves no second copy.
+    """
+    folder = solver_folders()[0]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        same = (path for path in sorted(folder.glob("*.safetensors")) if _holds(path, data))
+        return next(same, None) or write_new(names_for(folder, stem), data)
+    except OSError as error:
+        reason = error.strerror or error
+        raise SolverFileError(f"{folder}: the solver cannot be saved there: {reason}.") from error
+
+
+def _holds(path, data):
+    """Are these the bytes of the file? One that is gone or cannot be read holds others."""
+    try:
+        return path.stat().st_size == len(data) and path.read_bytes() == data
+    except OSError:
+        return False

@@ -6,9 +6,10 @@ import torch
 
 from .classical import classical_table
 from .errors import TableError
-from .precision import as_float64
+from .names import start_parts, start_steps
 from .sampling import sample
 from .schedules import schedule
+from .spaces import as_float64
 from .table import SolverTable
 
 # What "auto" tries. Schedules that need scipy or thousands of calls (dmn, gits) are left out, so
@@ -88,3 +89,33 @@ def _score(pair):
     """Sort key: the error, with NaN and infinity last."""
     error = pair[0]
     return error if error == error else float("inf")
+
+
+def check_start(model, text, nfe, ending):
+    """Raise what `named_start` would, without a call of the model."""
+    known = text.removesuffix(":gits") + ":edm" if text.endswith(":gits") else text
+    named_start(model, known, nfe, ending)
+
+
+def named_start(model, text, nfe, ending, **options):
+    """The Candidate of "solver:order:schedule", such as "ipndm:3:edm".
+
+    `options` are those of the schedule.
+    """
+    solver, order, name = start_parts(text)
+    nodes = schedule(name, start_steps(solver, order, nfe, ending), model, ending, **options)
+    table = classical_table(solver, nodes, order, model.space)
+    return Candidate(solver, order, name, table)
+
+
+def ranked_starts(model, denoise, pairs, nfe, ending, batch):
+    """[(error, Candidate)] of the classical solvers on every schedule, best first."""
+    return rank(denoise, candidates(model, nfe, ending), pairs, batch)
+
+
+def distinct(ranked, count):
+    """The best `count` candidates, no two of the same form and schedule."""
+    chosen = {}
+    for _, candidate in ranked:
+        chosen.setdefault((candidate.table.form, candidate.schedule), candidate)
+    return list(chosen.values())[:count]

@@ -1,0 +1,1 @@
+"""What front ends share and no formula needs: folders, processes, jobs, progress, pictures."""
