@@ -273,7 +273,7 @@ def test_a_job_added_while_the_runner_was_leaving_is_not_forgotten(monkeypatch):
 
 def test_a_worker_outlives_its_runner_and_the_next_one_waits_for_it(home):
     first, second = add(WAIT), add("assert (folder.parent / 'go').exists()")
-    command = jobs.own_command("work", first)
+    command = jobs.trainer_command("work", first)
     start_detached(command, core.job_folder(first) / core.LOG)  # as by a runner that was killed
     until(lambda: status(first) == "running")
     assert runner.Runner().busy_lanes() == {"main"}
@@ -315,7 +315,7 @@ def test_a_waiting_job_loses_its_turn():
 def test_a_worker_finds_its_job_cancelled_meanwhile():
     id = add("raise SystemExit(9)")
     jobs.cancel(id)
-    command = jobs.own_command("work", id)
+    command = jobs.trainer_command("work", id)
     assert subprocess.run(command, capture_output=True, timeout=PATIENCE).returncode == 0
     assert status(id) == "cancelled"
 
