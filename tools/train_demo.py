@@ -251,7 +251,7 @@ def train(run, batches):
 def samples(net, labels, seed=0, cfg=2.0, nfe=20):
     """Pictures in [-1, 1] of class ids [N], `nfe` calls each."""
     model = DemoModel(net, NAMES, "ve", cfg)
-    table = classical_table("ipndm", schedule("edm", nfe, model), order=3)
+    table = classical_table("ipndm", schedule("edm", nfe, model), order=3, space=model)
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(len(labels), *model.shape, generator=generator)
     parts = zip(noise.split(64), labels.split(64), strict=True)

@@ -12,15 +12,15 @@ from problems import PROBLEMS
 from s4s_core import SolverPack, classical_table, sample, schedule
 from s4s_core.errors import HostError, TableError
 from s4s_core.hosting import (
-    check_space,
-    facts,
     host_sigmas,
+    image_metadata,
     mismatches,
+    require_space,
     run_in_host,
     table_for,
 )
 from s4s_core.mixture import GaussianMixture
-from s4s_core.slicing import head, tail
+from s4s_core.slicing import from_node, until_node
 
 SOLVER_NAMES = ["ipndm", "dpmpp", "unipc-bh2", "dpm-solver"]
 
@@ -154,7 +154,7 @@ def test_the_head_of_a_predictor_corrector_is_the_run_up_to_there():
     seen = []
     x = noise(float(pack[6].sigmas[0]))
     sample(model.denoise, x, pack[6], callback=lambda p: seen.append(p.x))
-    assert torch.allclose(sample(model.denoise, x, head(pack[6], 3)), seen[3])
+    assert torch.allclose(sample(model.denoise, x, until_node(pack[6], 3)), seen[3])
 
 
 @pytest.mark.parametrize("solver", SOLVER_NAMES)
@@ -180,10 +180,10 @@ def test_a_partial_run_lands_near_the_exact_solution(solver, start):
     table = classical_table(solver, nodes, 2, problem.model.space)
     at = 1 + 2 * start
     sigma = float((nodes[at] * nodes[at + 1]).sqrt())
-    moved = tail(table, at, sigma)
+    moved = from_node(table, at, sigma)
     exact = problem.truth([sigma, problem.end])
     got = sample(problem.model.denoise, exact[0], moved)
-    crude = sample(problem.model.denoise, exact[0], tail(table, at))
+    crude = sample(problem.model.denoise, exact[0], from_node(table, at))
     error, without = ((r - exact[1]).abs().max() for r in (got, crude))
     assert error < 0.02 * exact[1].abs().max()
     assert error < without / 3
@@ -218,20 +218,20 @@ def test_one_sigma_is_nothing_to_do():
 
 def test_a_node_cannot_be_moved_past_the_next():
     with pytest.raises(TableError, match="past the next node"):
-        tail(pack_of()[6], 2, float(pack_of()[6].sigmas[3]))
+        from_node(pack_of()[6], 2, float(pack_of()[6].sigmas[3]))
     with pytest.raises(TableError, match="cannot stop"):
-        head(pack_of()[6], 0)
+        until_node(pack_of()[6], 0)
 
 
 def test_spaces_must_agree():
-    check_space(pack_of(), "ve")
+    require_space(pack_of(), "ve")
     with pytest.raises(HostError, match="flow models"):
-        check_space(pack_of(), "flow")
+        require_space(pack_of(), "flow")
 
 
 def test_facts_name_the_solver():
     pack = pack_of(name="x" * 500)
-    assert facts(pack, 4) == {"name": "x" * 200, "hash": pack.digest[:12], "nfe": 4}
+    assert image_metadata(pack, 4) == {"name": "x" * 200, "hash": pack.digest[:12], "nfe": 4}
 
 
 def test_mismatches_name_both_sides():

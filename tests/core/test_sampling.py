@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from s4s_core.classical import classical_table
 from s4s_core.errors import ModelError, TableError
 from s4s_core.names import SOLVERS
-from s4s_core.sampling import Cursor, advance, call_sigmas, compiled, evaluate, run, sample
-from s4s_core.slicing import nearest_node, tail
+from s4s_core.sampling import Cursor, advance, compiled, evaluate, run, sample, sigma_vectors
+from s4s_core.slicing import from_node, nearest_node
 
 SINGLE_STEP = {"dpm-solver": 2, "heun": 2}
 
@@ -125,7 +125,7 @@ def test_an_exception_in_the_callback_stops_before_the_next_call():
 @pytest.mark.parametrize("ending", [None, 0.0])
 def test_a_tail_is_the_classical_table_of_the_remaining_nodes(space, name, start, ending):
     nodes = nodes_of(space, 6, ending)
-    late = tail(classical_table(name, nodes, order=3, space=space), start)
+    late = from_node(classical_table(name, nodes, order=3, space=space), start)
     fresh = classical_table(name, nodes[start:], order=3, space=space)
     for key, array in fresh.arrays.items():
         np.testing.assert_allclose(late.arrays[key], array, rtol=1e-12, atol=1e-12)
@@ -146,7 +146,7 @@ def test_start_runs_the_remaining_calls(name):
 
 def test_a_tail_keeps_rows_that_still_have_their_history():
     _, table, _ = setup("gaussian", n=6, order=3)
-    b, late = table.coefficients["b"], tail(table, 2).coefficients["b"]
+    b, late = table.coefficients["b"], from_node(table, 2).coefficients["b"]
     np.testing.assert_array_equal(late[2:], b[4:])
     assert not late[0, 1:].any() and not late[1, 2:].any()
     np.testing.assert_allclose(late[:2].sum(1), 1, rtol=1e-12)
@@ -159,7 +159,7 @@ def test_the_tail_of_a_predictor_corrector_refills_both_arrays(order):
     late, fresh = (
         t.coefficients
         for t in (
-            tail(classical_table("unipc-bh2", nodes, **options), 2),
+            from_node(classical_table("unipc-bh2", nodes, **options), 2),
             classical_table("unipc-bh2", nodes[2:], **options),
         )
     )
@@ -352,8 +352,8 @@ def test_call_sigmas_are_vectors(dtype):
     levels = torch.tensor(table.call_sigmas)
     per_row = replace(program, sigmas=torch.stack([levels, 2 * levels, 3 * levels]))
     work = torch.promote_types(dtype, torch.float32)
-    assert torch.equal(call_sigmas(program, x), levels.to(work)[:, None].expand(-1, 3))
-    assert torch.equal(call_sigmas(per_row, x), per_row.sigmas.T.to(work))
+    assert torch.equal(sigma_vectors(program, x), levels.to(work)[:, None].expand(-1, 3))
+    assert torch.equal(sigma_vectors(per_row, x), per_row.sigmas.T.to(work))
 
 
 def test_programs_are_lowered_once():

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s4s_core import schedule
-from s4s_core.errors import TableError, pip_line
+from s4s_core.errors import TableError, pip_install_line
 from s4s_core.mixture import GaussianMixture
 from s4s_core.names import SCHEDULES
 from s4s_core.schedules import dmn as dmn_module
@@ -230,7 +230,7 @@ def test_dmn_without_scipy(monkeypatch):
         lambda name, *a: None if name == "scipy" else find(name, *a),
     )
     with pytest.raises(
-        TableError, match=re.escape(f"needs scipy: install it with {pip_line('scipy')}")
+        TableError, match=re.escape(f"needs scipy: install it with {pip_install_line('scipy')}")
     ):
         schedule("dmn", 5, MODELS["ve"])
 

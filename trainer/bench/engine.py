@@ -42,7 +42,7 @@ def _ours(name, order, nodes):
     steps = STEPS // order if name == "dpm-solver" else STEPS
     if steps != STEPS:
         nodes = schedule("logsnr", steps, MODEL)
-    table = classical_table(name, nodes, order=order)
+    table = classical_table(name, nodes, order=order, space=MODEL)
     return lambda x: sample(_null, x, table)
 
 

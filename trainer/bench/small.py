@@ -38,4 +38,4 @@ class SmallConv:
         """Plain sampling, as a user does it."""
         with torch.inference_mode():
             x = torch.randn(batch, *self.shape) * self.sigma_max
-            return sample(self.denoise, x, classical_table("ipndm", schedule("edm", nfe, self)))
+            return sample(self.denoise, x, classical_table("ipndm", schedule("edm", nfe, self), space=self))
