@@ -9,12 +9,12 @@ import sys
 import traceback
 from dataclasses import replace
 
-from s4s_app.detached import STATE
-from s4s_app.folders import publish
-from s4s_app.jobs import CONFIG, FIT, METRICS, RESULT, SAMPLES, Job, JobState
-from s4s_app.processes import lead_group
-from s4s_atomic import sweep, write_atomic
-from s4s_errors import JobError, S4SError
+from s4s_core.app.detached import STATE
+from s4s_core.app.folders import publish
+from s4s_core.app.jobs import CONFIG, FIT, METRICS, RESULT, SAMPLES, Job, JobState
+from s4s_core.app.processes import lead_group
+from s4s_core.atomic import sweep, write_atomic
+from s4s_core.errors import JobError, S4SError
 
 from ..config import read_config
 from ..estimate import check_disk
@@ -76,7 +76,7 @@ def _is_out_of_memory(error):
     """Did an allocation fail? Asks torch only if it is here: its import may be what failed."""
     if "torch" not in sys.modules:
         return isinstance(error, MemoryError)
-    from s4s_training.memory import is_out_of_memory
+    from s4s_core.training.memory import is_out_of_memory
 
     return is_out_of_memory(error)
 
@@ -97,7 +97,7 @@ def _train(folder):
 
 def _solver(folder, config):
     """The bytes of the solver file that a config asks for; imports what is heavy."""
-    from s4s_solver_file import dump_solver
+    from s4s_core.solver_file import dump_solver
 
     from ..models import open_model
     from ..training import described, teacher_of, train
