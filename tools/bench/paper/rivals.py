@@ -8,7 +8,7 @@ gs          Generalized Solver: coefficients of theory at the current times plus
             the factor of the newest x, which the form fixes).
 trajectory  matching of the teacher's trajectory: each step in turn gets the weights that land
             nearest the teacher's state at that node, a linear least-squares problem.
-dpm-v3      DPM-Solver-v3 with measured statistics (trainer.bench.dpm_v3).
+dpm-v3      DPM-Solver-v3 with measured statistics (dpm_v3.py).
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ from s4s_core.spaces import history_data_scale, log_snr, sigma_of_log_snr, step_
 from s4s_core.teacher import TEACHER_NFE, Pairs, default_teacher, draw_noise, draw_pairs
 from s4s_core.training.gradient import PLAIN_COST
 
-from .. import dpm_v3
+from . import dpm_v3
 
 EMA = 0.9
 BATCH = 16

@@ -11,7 +11,7 @@ from s4s_core.atomic import write_atomic
 from s4s_core.errors import S4SError
 from s4s_core.teacher import default_teacher, draw_noise
 
-from .. import frechet
+from . import frechet
 from .cells import Cell, weights_digest
 
 REFERENCE_SEED, SAMPLE_SEED = 870_000_001, 870_000_002
