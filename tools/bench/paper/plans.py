@@ -1,10 +1,12 @@
-"""The benchmark's tables as lists of cells; the order is that of importance.
+"""The benchmark's tables as lists of cells, most important first.
 
-Seeds of training are 0, 1, 2 (from --seed on); the noise that everything is scored on has a seed
-of its own in `lab`.
+Training seeds are 0, 1 and 2 (counted from --seed). The noise for scoring has its own seed in
+`measuring`.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from s4s_core import load_solver
 from s4s_core.app.folders import DEMO_SOLVER
@@ -20,42 +22,42 @@ METHODS = ("s4s", "s4s-alt", "gauss-newton")
 SEEDS = 3
 BUDGET = 8_000
 NORMAL = 20_000
-"""The effort that `train` has by default."""
+"""The default budget of `train`."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Sections of cells by name; `seeds` and `budget` are what they were declared with."""
+    """Cells by section, and the seeds, budget and base cell that they were made from."""
 
-    sections: dict
-    seeds: tuple
+    sections: dict[str, list[Cell]]
+    seeds: tuple[int, ...]
     budget: int
     frechet: int
     base: Cell
 
     @property
-    def cells(self):
-        """All cells, each once, the most important first."""
+    def cells(self) -> list[Cell]:
+        """All cells without duplicates, most important first."""
         return list(dict.fromkeys(c for part in self.sections.values() for c in part))
 
 
-def best(cell, nfe, cfg):
+def best(cell: Cell, nfe: int, cfg: float) -> Cell:
     """The best classical solver on its best schedule."""
     return replace(cell, solver="best", schedule="all", order=0, method=UNLEARNED, nfe=nfe, cfg=cfg)
 
 
-def learned(cell, method, budget, **changes):
-    """A learned cell; `auto` lets training choose where it begins."""
+def learned(cell: Cell, method: str, budget: int, **changes: Any) -> Cell:
+    """The cell, trained with a method and a budget."""
     return replace(cell, method=method, budget=budget, **changes)
 
 
-def with_options(cell, **options):
-    """The same cell with some options of `fit`."""
+def with_options(cell: Cell, **options: Any) -> Cell:
+    """The cell with these options of `fit`."""
     return replace(cell, options=tuple(sorted(options.items())))
 
 
-def headline(base, budget, seeds, nfe, cfg):
-    """Best classical, and every method at every seed."""
+def headline(base: Cell, budget: int, seeds: Iterable[int], nfe: int, cfg: float) -> list[Cell]:
+    """The best classical solver, and every method with every seed."""
     cells = [best(base, nfe, cfg)]
     for seed in seeds:
         cells += [
@@ -65,11 +67,11 @@ def headline(base, budget, seeds, nfe, cfg):
     return cells
 
 
-def rivals(base, budget, seeds, nfe, cfg):
-    """Rivals under the same budget, from the start that a search like ours finds.
+def rivals(base: Cell, budget: int, seeds: tuple[int, ...], nfe: int, cfg: float) -> list[Cell]:
+    """Rivals with the same budget, from the start that a search like ours finds.
 
-    GS takes that start's schedule only, and the solver whose theory follows the times;
-    DPM-Solver-v3 has the schedule it is for.
+    GS takes only the schedule of that start, and the solver whose theory follows the times.
+    DPM-Solver-v3 uses the schedule it was made for.
     """
     at = replace(base, solver="auto", nfe=nfe, cfg=cfg)
     own = {
@@ -81,34 +83,49 @@ def rivals(base, budget, seeds, nfe, cfg):
     ]
 
 
-def big_table(base, budget, cfg, nfes=NFES):
-    """{solvers} x {schedules} x NFE: (unlearned, S4S); S4S-Alt and gauss-newton per NFE."""
-    plain, trained = [], []
+def big_table(
+    base: Cell, budget: int, cfg: float, nfes: Iterable[int] = NFES
+) -> tuple[list[Cell], list[Cell]]:
+    """(unlearned, learned) cells of solvers x schedules x NFEs, and of every method per NFE."""
+    plain: list[Cell] = []
+    trained: list[Cell] = []
     for nfe in nfes:
         plain.append(best(base, nfe, cfg))
         trained += [learned(base, m, budget, nfe=nfe, cfg=cfg) for m in reversed(METHODS)]
         for solver, order in SOLVERS:
             for name in SCHEDULES:
                 cell = replace(base, solver=solver, order=order, schedule=name, nfe=nfe, cfg=cfg)
-                # LD3's schedule is itself learned, and costs its budget.
+                # LD3 learns the schedule, so even the unlearned solver costs a budget.
                 start = replace(cell, budget=budget) if name == "ld3" else cell
                 (trained if name == "ld3" else plain).append(start)
                 trained.append(learned(cell, "s4s", budget))
     return plain, trained
 
 
-def ablations(base, budget):
-    """{name: [(label, cell)]}: what the paper varies, one at a time, from iPNDM on EDM at 5 NFE."""
+Ablations = dict[str, list[tuple[str, Cell]]]
+"""{title: [(label, cell)]}."""
+
+
+def ablations(base: Cell, budget: int) -> Ablations:
+    """What the paper varies, one thing at a time, from iPNDM on EDM at 5 NFE; then our own."""
     start = replace(base, solver="ipndm", order=3, schedule="edm")
     s4s = learned(start, "s4s", budget)
     newton = learned(base, "gauss-newton", budget)
-    sizes = (8, 16, 32, 64, 128)
+    single_step = [
+        (f"DPM-Solver 2S, {nfe} NFE, {method}", cell)
+        for nfe in (4, 6, 8)
+        for method, cell in _single_step(base, nfe, budget)
+    ]
     return {
-        "single-step solvers": [
-            (f"DPM-Solver 2S, {nfe} NFE, {method}", cell)
-            for nfe in (4, 6, 8)
-            for method, cell in _single_step(base, nfe, budget)
-        ],
+        "single-step solvers": single_step,
+        **_paper_ablations(s4s),
+        **_newton_ablations(base, s4s, newton),
+    }
+
+
+def _paper_ablations(s4s: Cell) -> Ablations:
+    """Variations of S4S."""
+    return {
         "order": [(f"iPNDM {k}", replace(s4s, order=k)) for k in (1, 2, 3, 4)],
         "alternating against joint": [
             ("coefficients only", s4s),
@@ -130,6 +147,13 @@ def ablations(base, budget):
             ("relaxed, r as in the paper", s4s),
             ("relaxed, 4 r", with_options(s4s, relax=4.0)),
         ],
+    }
+
+
+def _newton_ablations(base: Cell, s4s: Cell, newton: Cell) -> Ablations:
+    """Training-set sizes, and variations of gauss-newton."""
+    sizes = (8, 16, 32, 64, 128)
+    return {
         "training-set size": [
             (f"gauss-newton, {n} pairs", with_options(newton, samples=n)) for n in sizes
         ]
@@ -147,36 +171,37 @@ def ablations(base, budget):
     }
 
 
-def _converged(base, solver, order, name):
-    """Gauss-newton from one start, with an effort that leaves the family as the limit."""
+def _converged(base: Cell, solver: str, order: int, name: str) -> Cell:
+    """Gauss-newton from one start, trained until only the family limits it."""
     start = replace(base, solver=solver, order=order, schedule=name)
     return with_options(learned(start, "gauss-newton", NORMAL), samples=128)
 
 
-def _single_step(base, nfe, budget):
+def _single_step(base: Cell, nfe: int, budget: int) -> Iterator[tuple[str, Cell]]:
+    """(method, cell) of DPM-Solver 2S, unlearned and learned."""
     cell = replace(base, solver="dpm-solver", order=2, schedule="logsnr", nfe=nfe)
     yield UNLEARNED, cell
     for method in METHODS:
         yield method, learned(cell, method, budget)
 
 
-def efforts(base, budget):
-    """{method: cells} of longer and longer training, at one CFG and NFE."""
+def efforts(base: Cell, budget: int) -> dict[str, list[Cell]]:
+    """{method: cells with growing budgets}."""
     budgets = (budget, NORMAL, 3 * NORMAL)
     return {m: [learned(base, m, calls) for calls in budgets] for m in METHODS}
 
 
-def guidance(base, budget):
+def guidance(base: Cell, budget: int) -> list[Cell]:
     """CFG 1 to 7 at 5 NFE."""
     return [
         cell for cfg in GUIDANCE for cell in headline(base, budget, (base.seed,), base.nfe, cfg)
     ]
 
 
-def distribution(base, budget, count, cfg):
-    """{label: cell} of Fréchet distances at 5 NFE; the teacher's own is the floor.
+def distribution(base: Cell, budget: int, count: int, cfg: float) -> dict[str, Cell]:
+    """{label: cell} of Fréchet distances at 5 NFE; the teacher's own distance is the floor.
 
-    In a consistent table the weights of a step sum to one, so that it leaves no noise of its own.
+    In a consistent table the weights of each step sum to one, so it adds no noise of its own.
     """
     at = replace(base, cfg=cfg)
     newton = learned(at, "gauss-newton", budget)
@@ -186,19 +211,19 @@ def distribution(base, budget, count, cfg):
     return {label: replace(cell, frechet=count) for label, cell in rows.items()}
 
 
-def bundled(base):
-    """[(best classical, the file's table)] of every NFE of the bundled solver, at its own CFG."""
+def bundled(base: Cell) -> list[tuple[Cell, Cell]]:
+    """[(best classical, bundled solver)] at every NFE in the file and the CFG of the file."""
     pack = load_solver(DEMO_SOLVER)
     cfg = float(pack.metadata["cfg"][0])
     own = with_options(replace(base, method=BUNDLED, cfg=cfg), pack=pack.digest)
     return [(best(base, nfe, cfg), replace(own, nfe=nfe)) for nfe in pack.nfes]
 
 
-def full_plan(budget=BUDGET, frechet=2048, seed=0):
-    """Everything that issue 4 asks for."""
+def full_plan(budget: int = BUDGET, frechet: int = 2048, seed: int = 0) -> Plan:
+    """The whole benchmark."""
     base = Cell(seed=seed)
     seeds = tuple(range(seed, seed + SEEDS))
-    sections = {}
+    sections: dict[str, list[Cell]] = {}
     for cfg in CFGS:
         sections[f"headline {cfg:g}"] = [
             *headline(base, budget, seeds[:1], base.nfe, cfg),
@@ -229,8 +254,8 @@ def full_plan(budget=BUDGET, frechet=2048, seed=0):
     return Plan(sections, seeds, budget, frechet, base)
 
 
-def quick_plan(budget=20_000, seed=0):
-    """A few orderings on the analytic model, for continuous integration."""
+def quick_plan(budget: int = 20_000, seed: int = 0) -> Plan:
+    """A few orderings on the analytic model, for tests."""
     base = Cell(model="mixture", seed=seed, fresh=128)
     start = replace(base, solver="ipndm", order=3, schedule="edm")
     cells = [

@@ -1,47 +1,52 @@
-"""Rival ways to learn a solver, under the budget of ours; each returns (table or solver, calls).
+"""Rival ways to learn a solver with the same budget; each returns (table or solver, calls).
 
-bns         Bespoke Non-Stationary solvers: a history of maximal order, coefficients and times
-            jointly, on the hard objective.
-gs          Generalized Solver: coefficients of theory at the current times plus learned offsets,
-            and a history of x. In a multistep table an older x is a combination of the newest one
-            and of evaluations, so the history of x is a history of f of maximal order here (up to
-            the factor of the newest x, which the form fixes).
-trajectory  matching of the teacher's trajectory: each step in turn gets the weights that land
-            nearest the teacher's state at that node, a linear least-squares problem.
+bns         Bespoke Non-Stationary solvers: a history of maximal order, with coefficients and times
+            trained jointly on the hard objective.
+gs          Generalized Solver: theoretical coefficients at the current times plus learned offsets,
+            and a history of x. In a multistep table an older x is a combination of the newest x and
+            of evaluations, so here the history of x is a history of f of maximal order (up to the
+            factor of the newest x, which the form fixes).
+trajectory  Trajectory matching: each step in turn gets the weights that land closest to the
+            teacher's state at that node, a linear least-squares problem.
 dpm-v3      DPM-Solver-v3 with measured statistics (dpm_v3.py).
 """
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from s4s_core import SolverTable, classical_table, sample, schedule
+from s4s_core import classical_table, sample, schedule
 from s4s_core.candidates import rmse
 from s4s_core.classical import classical_recipe
 from s4s_core.program import lower
 from s4s_core.sampling import Cursor, run
 from s4s_core.spaces import history_data_scale, log_snr, sigma_of_log_snr, step_factors
+from s4s_core.table import SolverTable
 from s4s_core.teacher import TEACHER_NFE, Pairs, default_teacher, draw_noise, draw_pairs
 from s4s_core.training.gradient import PLAIN_COST
 
+from ..types import Denoise, Model
 from . import dpm_v3
 
 EMA = 0.9
 BATCH = 16
 
 
-def of_maximal_order(table):
-    """A multistep table with a column for every call, the new ones zero."""
+def of_maximal_order(table: SolverTable) -> SolverTable:
+    """Widen a multistep table to one column per call; the new ones are zero."""
     b = table.coefficients["b"]
     wide = np.pad(b, ((0, 0), (0, table.nfe - b.shape[1])))
     sigmas, calls = table.sigmas, table.call_sigmas
     return SolverTable("lms", table.nfe, table.form, table.space, sigmas, calls, {"b": wide})
 
 
-def trajectory(model, table, budget, seed):
-    """`table` with the weights that, step by step, land nearest the teacher's own states.
+def trajectory(model: Model, table: SolverTable, budget: int, seed: int) -> tuple[SolverTable, int]:
+    """Fit the weights of `table`, step by step, to the teacher's states.
 
-    States are the points of the teacher's calls. They are UniPC's predictions, which its corrector
-    would move by less than a tenth of what the coarse solver is off.
+    The states are the points of the teacher's calls, that is UniPC's predictions. Its corrector
+    would move them by less than a tenth of the coarse solver's error.
     """
     parts = -(-TEACHER_NFE // table.steps)
     fine = _refined(torch.tensor(table.sigmas), parts, float(model.sigma_min))
@@ -54,8 +59,10 @@ def trajectory(model, table, budget, seed):
     return table, cost * len(x)
 
 
-def _matched(model, table, step, x, cond, target):
-    """`table` with the row of `step` that takes the solver's own state nearest to the target."""
+def _matched(
+    model: Model, table: SolverTable, step: int, x: torch.Tensor, cond: Any, target: torch.Tensor
+) -> SolverTable:
+    """Replace the row of `step` so that the solver's own state lands closest to the target."""
     head = SolverTable(
         "lms",
         table.order,
@@ -76,12 +83,15 @@ def _matched(model, table, step, x, cond, target):
     return table.replace(b=b)
 
 
-def _states(model, table, x, cond):
-    """(states at all nodes, f at all calls in the table's form) of a run, flat in float64."""
-    states, entries = [], []
+def _states(
+    model: Model, table: SolverTable, x: torch.Tensor, cond: Any
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Run a table: (states at all nodes, f at all calls in the table's form), flat float64."""
+    states: list[torch.Tensor] = []
+    entries: list[torch.Tensor] = []
     scales = history_data_scale(table.space, table.form, torch.tensor(table.call_sigmas))
 
-    def record(progress):
+    def record(progress: Any) -> None:
         point, x0 = progress.x.flatten().double(), progress.denoised.flatten().double()
         sigma, call = float(progress.sigma[0]), len(states)
         states.append(point)
@@ -92,8 +102,8 @@ def _states(model, table, x, cond):
     return [*states, result.flatten().double()], entries
 
 
-def _refined(nodes, parts, low):
-    """Nodes with parts - 1 more between each two, even in sigma^(1/7); a final 0 is as `low`."""
+def _refined(nodes: torch.Tensor, parts: int, low: float) -> torch.Tensor:
+    """Divide each interval into `parts`, even in sigma^(1/7); a final 0 counts as `low`."""
     ends = torch.cat([nodes[:-1], nodes[-1:].clamp(min=low)])
     roots = ends ** (1 / 7)
     share = torch.arange(parts, dtype=torch.float64) / parts
@@ -102,12 +112,12 @@ def _refined(nodes, parts, low):
 
 
 class GeneralizedSolver:
-    """Coefficients of theory at the current times plus offsets, of maximal order; differentiable.
+    """Theoretical coefficients at the current times plus offsets, of maximal order.
 
-    The inner nodes' lambdas divide the range by a softmax, as stick-breaking does.
+    It is differentiable. A softmax divides the range of lambda into steps, like stick-breaking.
     """
 
-    def __init__(self, model, solver, order, nodes):
+    def __init__(self, model: Model, solver: str, order: int, nodes: torch.Tensor) -> None:
         self.model, self.solver, self.order, self.last = model, solver, order, nodes[-1:]
         self.ends = nodes[:1], torch.tensor([model.sigma_min], dtype=torch.float64)
         lam = log_snr(model.space, torch.cat([nodes[:-1], self.ends[1]]))
@@ -117,7 +127,8 @@ class GeneralizedSolver:
         self.mask = torch.ones(steps, steps, dtype=torch.float64).tril()
         self.first, self.range = lam[0], lam[-1] - lam[0]
 
-    def arrays(self, logits, offsets):
+    def arrays(self, logits: torch.Tensor, offsets: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The arrays of the table, differentiable; sets `form`."""
         lam = self.first + self.range * logits.softmax(0).cumsum(0)[:-1]
         nodes = torch.cat([self.ends[0], sigma_of_log_snr(self.model.space, lam), self.last])
         recipe = classical_recipe(self.solver, nodes, self.model.space, order=self.order)
@@ -125,19 +136,31 @@ class GeneralizedSolver:
         self.form = recipe.form
         return recipe.arrays | {"b": theory + offsets * self.mask}
 
-    def result(self, denoise, x):
+    def result(self, denoise: Denoise, x: torch.Tensor) -> torch.Tensor:
+        """Sample from x with the current parameters."""
         arrays = self.arrays(self.logits, self.offsets)
         program = lower("lms", self.model.space, self.form, arrays)
         return run(program, denoise, Cursor(x, x)).point
 
-    def table(self, logits, offsets):
+    def table(self, logits: torch.Tensor, offsets: torch.Tensor) -> SolverTable:
+        """The table of these parameters."""
         arrays = {k: v.detach().numpy() for k, v in self.arrays(logits, offsets).items()}
         sigmas, calls = arrays.pop("sigmas"), arrays.pop("call_sigmas")
         return SolverTable("lms", len(calls), self.form, self.model.space, sigmas, calls, arrays)
 
 
-def generalized(model, solver, order, nodes, budget, seed, rate, samples=48, cache=None):
-    """Train a GeneralizedSolver by Adam within the budget; the best table on validation pairs."""
+def generalized(
+    model: Model,
+    solver: str,
+    order: int,
+    nodes: torch.Tensor,
+    budget: int,
+    seed: int,
+    rate: float,
+    samples: int = 48,
+    cache: Path | None = None,
+) -> tuple[SolverTable, int]:
+    """Train a GeneralizedSolver with Adam; return its best table on validation pairs."""
     teacher = default_teacher(model)
     pairs = draw_pairs(model, teacher, samples + BATCH, 5_000_011 * (seed + 1), cache=cache)
     train, validation = pairs[BATCH:], pairs[:BATCH]
@@ -161,8 +184,16 @@ def generalized(model, solver, order, nodes, budget, seed, rate, samples=48, cac
     return best[1], spent
 
 
-def _descend(model, student, optimiser, leaves, part: Pairs):
-    def denoise(x, sigma):
+def _descend(
+    model: Model,
+    student: GeneralizedSolver,
+    optimiser: torch.optim.Optimizer,
+    leaves: list[torch.Tensor],
+    part: Pairs,
+) -> None:
+    """Take one step on a batch of pairs."""
+
+    def denoise(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
         return model.denoise(x, sigma) if part.cond is None else model.denoise(x, sigma, part.cond)
 
     loss = (student.result(denoise, part.x) - part.target).square().mean()
@@ -172,8 +203,10 @@ def _descend(model, student, optimiser, leaves, part: Pairs):
     optimiser.step()
 
 
-def dpm_solver_v3(model, name, order, nfe, budget, seed):
-    """The solver at the nodes of a schedule, ending at sigma_min as the method does."""
+def dpm_solver_v3(
+    model: Model, name: str, order: int, nfe: int, budget: int, seed: int
+) -> tuple[dpm_v3.Solver, int]:
+    """DPM-Solver-v3 on a named schedule, which ends at sigma_min as the method requires."""
     statistics = dpm_v3.measure(model, budget, seed)
     nodes = schedule(name, nfe, model, float(model.sigma_min))
     return dpm_v3.Solver(statistics, nodes, order), statistics.calls

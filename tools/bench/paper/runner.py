@@ -1,9 +1,11 @@
-"""Measures a plan's cells until all are done or time is up, then reports whatever is finished."""
+"""Measure the cells of a plan until done or out of time, then report what is finished."""
 
+import argparse
 import multiprocessing
 import os
 import time
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 
 import torch
@@ -12,71 +14,84 @@ from s4s_core.app.folders import data_home
 from s4s_core.errors import S4SError, TrainingCancelled
 from trainer.progress import ProgressLine, clock
 
-from .cells import Shelf
+from ..report import Report
+from .cells import Cell, CellStore
+from .claims import check_orderings
 from .measuring import Lab
 from .plans import full_plan, quick_plan
-from .report import build, check_orderings
+from .report import build
 
 LEDGER = "paper-cells.jsonl"
+_TIME_IS_UP = ""
 
-_lab = None
+_lab: Lab
 
 
-def measure(args):
-    """What `bench paper` does: (Report, with the plots written where --out says)."""
+def measure(args: argparse.Namespace) -> Report:
+    """Run `bench paper`: measure what is missing and build the report, with plots in --out."""
     for option in ("workers", "budget"):
         if getattr(args, option) < 1:
-            raise S4SError(f"--{option} takes a whole number from 1 on.")
+            raise S4SError(f"--{option} must be at least 1.")
     if args.quick:
         plan = quick_plan(seed=args.seed)
     else:
         plan = full_plan(args.budget, args.frechet, args.seed)
     work = Path(args.work) if args.work else data_home() / "bench" / "paper"
     deadline = time.time() + 60 * args.minutes if args.minutes is not None else None
-    shelf = Shelf(work)
+    store = CellStore(work)
     ledger = Path(args.out) / LEDGER if args.out and not args.quick else None
     if ledger:
-        shelf.adopt(ledger)
+        store.import_ledger(ledger)
     reasons = run_cells(plan.cells, work, args.images, args.workers, deadline)
     if ledger:
-        shelf.publish(ledger, plan.cells)
-    results = {cell: shelf.load(cell) for cell in plan.cells}
+        store.export_ledger(ledger, plan.cells)
+    results = {cell: store.load(cell) for cell in plan.cells}
     if args.quick:
-        check_orderings(plan, results, hurried=deadline is not None)
+        check_orderings(plan, results, partial=deadline is not None)
     return build(plan, results, reasons, args)
 
 
-def run_cells(cells, work, images, workers, deadline):
-    """Measure what is not finished; {cell: why it cannot be measured}."""
-    shelf = Shelf(work)
-    left = [cell for cell in cells if shelf.load(cell) is None]
-    line = _Line(len(cells), len(left))
+def run_cells(
+    cells: list[Cell], work: Path, images: str | None, workers: int, deadline: float | None
+) -> dict[Cell, str]:
+    """Measure unfinished cells until the deadline; {cell: why it could not be measured}."""
+    store = CellStore(work)
+    left = [cell for cell in cells if store.load(cell) is None]
+    progress = _CellProgress(len(cells), len(left))
     reasons = {}
-    for cell, reason in _measured(left, work, images, workers, deadline):
+    for cell, reason in _attempts(left, work, images, workers, deadline):
         if reason:
             reasons[cell] = reason
-        line.tell(cell)
-    line.close()
+        progress.advance(cell)
+    progress.close()
     return reasons
 
 
-def _measured(cells, work, images, workers, deadline):
-    """Yield (cell, reason or None) as cells are done, in this process or in several."""
-    if workers == 1:
-        _begin(work, images, deadline)
-        for cell in cells:
-            reason = _attempt(cell)
-            if reason == _TIME_IS_UP:
-                return
-            yield cell, reason
+def _attempts(
+    cells: list[Cell], work: Path, images: str | None, workers: int, deadline: float | None
+) -> Iterator[tuple[Cell, str | None]]:
+    """Yield (cell, error or None) as cells finish, in this process or in worker processes."""
+    if workers > 1:
+        yield from _attempts_in_workers(cells, work, images, workers, deadline)
         return
+    _set_up(work, images, deadline)
+    for cell in cells:
+        reason = _attempt(cell)
+        if reason == _TIME_IS_UP:
+            return
+        yield cell, reason
+
+
+def _attempts_in_workers(
+    cells: list[Cell], work: Path, images: str | None, workers: int, deadline: float | None
+) -> Iterator[tuple[Cell, str | None]]:
     context = multiprocessing.get_context("spawn")
     threads = max(1, (os.cpu_count() or 1) // workers)
-    begin = (work, images, deadline, threads)
-    with ProcessPoolExecutor(workers, context, _begin, begin) as pool:
-        waiting, queue = {}, list(reversed(cells))
+    with ProcessPoolExecutor(workers, context, _set_up, (work, images, deadline, threads)) as pool:
+        waiting: dict[Future[str | None], Cell] = {}
+        queue = list(reversed(cells))
         while queue or waiting:
-            while queue and len(waiting) < workers and not _late(deadline):
+            while queue and len(waiting) < workers and not _is_past(deadline):
                 cell = queue.pop()
                 waiting[pool.submit(_attempt, cell)] = cell
             if not waiting:
@@ -87,23 +102,22 @@ def _measured(cells, work, images, workers, deadline):
                     yield cell, reason
 
 
-_TIME_IS_UP = ""
-
-
-def _late(deadline):
+def _is_past(deadline: float | None) -> bool:
     return deadline is not None and time.time() >= deadline
 
 
-def _begin(work, images, deadline, threads=None):
-    """Make this process's instruments."""
+def _set_up(
+    work: Path, images: str | None, deadline: float | None, threads: int | None = None
+) -> None:
+    """Create this process's Lab."""
     global _lab
     if threads is not None:
         torch.set_num_threads(threads)
-    _lab = Lab(work, images, stop=lambda: _late(deadline))
+    _lab = Lab(work, images, stop=lambda: _is_past(deadline))
 
 
-def _attempt(cell):
-    """Measure one cell: None, or why it cannot be; an empty reason where time is up."""
+def _attempt(cell: Cell) -> str | None:
+    """Measure one cell; return None, the error message, or _TIME_IS_UP."""
     try:
         _lab.result(cell)
     except TrainingCancelled:
@@ -113,20 +127,20 @@ def _attempt(cell):
     return None
 
 
-class _Line:
-    """Progress over cells, with the time that is left."""
+class _CellProgress:
+    """A progress line over cells, with the time left."""
 
-    def __init__(self, total, left):
+    def __init__(self, total: int, left: int) -> None:
         self.line, self.total, self.left = ProgressLine(), total, left
-        self.done, self.began = 0, time.monotonic()
+        self.done, self.start = 0, time.monotonic()
         self.line.show(1 - left / max(total, 1), f"{left} of {total} cells to measure")
 
-    def tell(self, cell):
+    def advance(self, cell: Cell) -> None:
+        """Count one more cell as done and show it."""
         self.done += 1
-        rate = (time.monotonic() - self.began) / self.done
+        rate = (time.monotonic() - self.start) / self.done
         share = (self.total - self.left + self.done) / self.total
-        text = f"{clock(rate * (self.left - self.done))} left  {cell.label}"
-        self.line.show(share, text)
+        self.line.show(share, f"{clock(rate * (self.left - self.done))} left  {cell.label}")
 
-    def close(self):
+    def close(self) -> None:
         self.line.close()
