@@ -27,7 +27,7 @@ SOLVERS = (("euler", 1), ("ipndm", 3), ("dpmpp", 3), ("unipc-bh2", 3), ("dpm-sol
 Loop = Callable[[torch.Tensor], torch.Tensor]
 
 
-def _null_model(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+def _null_model(x: torch.Tensor, sigma: torch.Tensor, cond: Any = None) -> torch.Tensor:
     """Return the input: a model that costs nothing."""
     return x
 

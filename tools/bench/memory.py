@@ -74,7 +74,7 @@ class SmallConv:
         skip = nn.functional.silu(self.inward(x))
         return self.outward(skip + nn.functional.silu(self.middle(skip)))
 
-    def denoise(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+    def denoise(self, x: torch.Tensor, sigma: torch.Tensor, cond: Any = None) -> torch.Tensor:
         """Predict x0, with EDM's preconditioning around the random network."""
         s = sigma.reshape(-1, 1, 1, 1).to(x)
         scale = (s**2 + 0.25).sqrt()

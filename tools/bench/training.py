@@ -17,6 +17,7 @@ import torch
 
 from s4s_core import fit
 from s4s_core.candidates import SCHEDULES, candidates, named_start, rank, rmse
+from s4s_core.model import Model
 from s4s_core.schedules.gits import gits_costs
 from s4s_core.table import SolverTable
 from s4s_core.teacher import default_teacher, draw_pairs
@@ -24,7 +25,6 @@ from trainer.models import ModelChoice, open_model
 
 from .memory import memory_table
 from .report import Report, Row, Table
-from .types import Model
 
 FRESH_SEED = 900_000_001
 NOTE = (

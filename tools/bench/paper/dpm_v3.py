@@ -22,10 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from s4s_core import classical_table, sample, schedule
 from s4s_core.errors import TableError
+from s4s_core.model import Denoiser, Model
 from s4s_core.table import SolverTable
 from s4s_core.teacher import draw_noise
-
-from ..types import Denoise, Model
 
 Array = NDArray[np.float64]
 
@@ -181,12 +180,12 @@ class Solver:
     def _shift(self, call: int, x: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(self.shifts[call]).to(x).reshape(x.shape[1:])
 
-    def run(self, denoise: Denoise, x: torch.Tensor, cond: Any = None) -> torch.Tensor:
+    def run(self, denoise: Denoiser, x: torch.Tensor, cond: Any = None) -> torch.Tensor:
         """Sample from x, which has the noise level of the first node."""
         slope = 1 + self.stats.at(self.stats.l, self.lam)
         calls = iter(range(self.table.nfe))
 
-        def changed(y: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        def changed(y: torch.Tensor, sigma: torch.Tensor, _: Any = None) -> torch.Tensor:
             call = next(calls)
             scale, gain = float(self.scale[call]), float(slope[call])
             point = (y + self._shift(call, y)) / scale

@@ -17,11 +17,11 @@ from safetensors.torch import load_file, save
 from s4s_core import sample
 from s4s_core.atomic import write_atomic
 from s4s_core.errors import S4SError
+from s4s_core.model import Model
 from s4s_core.table import SolverTable
 from s4s_core.teacher import default_teacher, draw_noise
 from trainer.extras import install_line
 
-from ..types import Model
 from .cells import Cell, weights_digest
 
 if TYPE_CHECKING:

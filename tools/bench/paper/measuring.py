@@ -15,6 +15,7 @@ from s4s_core import classical_table, fit, load_solver, sample, schedule
 from s4s_core.app.folders import DEMO_SOLVER
 from s4s_core.candidates import SCHEDULES, Candidate, candidates, named_start, rank, ranked_starts
 from s4s_core.errors import S4SError, TrainingCancelled
+from s4s_core.model import Denoiser, Model
 from s4s_core.schedules.gits import gits_costs
 from s4s_core.table import SolverTable
 from s4s_core.teacher import TEACHER_NFE, Pairs, default_teacher, draw_pairs
@@ -23,7 +24,6 @@ from s4s_core.training.parameters import as_multistep
 from s4s_core.training.settings import Settings
 from s4s_core.training.task import Meter
 
-from ..types import Denoise, Model
 from . import dpm_v3, rivals
 from .cells import BUNDLED, RIVALS, UNLEARNED, Cell, CellStore, Result, table_data, table_from
 from .frechet import FrechetDistances
@@ -215,7 +215,7 @@ class Lab:
 
     def _costs(self, name: str, cfg: float) -> tuple[Any, int]:
         """(costs for gits, calls spent on them)."""
-        model = copy.copy(self.model(name, cfg))
+        model: Any = copy.copy(self.model(name, cfg))
         model.denoise = meter = Meter(model.denoise)
         with torch.inference_mode():
             return gits_costs(model, samples=GITS_SAMPLES), meter.calls
@@ -247,7 +247,7 @@ class Lab:
         }
 
 
-def run_solver(denoise: Denoise, part: Pairs, solver: Solver) -> torch.Tensor:
+def run_solver(denoise: Denoiser, part: Pairs, solver: Solver) -> torch.Tensor:
     """Sample from the starts of pairs with a table, or with a solver's own `run`."""
     if isinstance(solver, SolverTable):
         return sample(denoise, part.x, solver, part.cond)

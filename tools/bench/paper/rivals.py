@@ -20,6 +20,7 @@ import torch
 from s4s_core import classical_table, sample, schedule
 from s4s_core.candidates import rmse
 from s4s_core.classical import classical_recipe
+from s4s_core.model import Denoiser, Model
 from s4s_core.program import lower
 from s4s_core.sampling import Cursor, run
 from s4s_core.spaces import history_data_scale, log_snr, sigma_of_log_snr, step_factors
@@ -27,7 +28,6 @@ from s4s_core.table import SolverTable
 from s4s_core.teacher import TEACHER_NFE, Pairs, default_teacher, draw_noise, draw_pairs
 from s4s_core.training.gradient import PLAIN_COST
 
-from ..types import Denoise, Model
 from . import dpm_v3
 
 EMA = 0.9
@@ -136,7 +136,7 @@ class GeneralizedSolver:
         self.form = recipe.form
         return recipe.arrays | {"b": theory + offsets * self.mask}
 
-    def result(self, denoise: Denoise, x: torch.Tensor) -> torch.Tensor:
+    def result(self, denoise: Denoiser, x: torch.Tensor) -> torch.Tensor:
         """Sample from x with the current parameters."""
         arrays = self.arrays(self.logits, self.offsets)
         program = lower("lms", self.model.space, self.form, arrays)
@@ -193,7 +193,7 @@ def _descend(
 ) -> None:
     """Take one step on a batch of pairs."""
 
-    def denoise(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+    def denoise(x: torch.Tensor, sigma: torch.Tensor, _: Any = None) -> torch.Tensor:
         return model.denoise(x, sigma) if part.cond is None else model.denoise(x, sigma, part.cond)
 
     loss = (student.result(denoise, part.x) - part.target).square().mean()
