@@ -22,6 +22,7 @@ import browsers  # noqa: E402
 from panels import Panel  # noqa: E402
 from PIL import Image  # noqa: E402
 
+from s4s_core.app.jobs import Job, list_jobs  # noqa: E402
 from trainer.pictures import save_png  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
@@ -29,27 +30,29 @@ TABS = ("Train", "Jobs", "Solvers", "Compare")
 SEED, COUNT = 3, 16
 
 
-def prepare() -> tuple[str, str]:
-    """Make jobs and a comparison in S4S_HOME; return the ids of a finished and a running job."""
+def prepare() -> tuple[Job, Job]:
+    """Make jobs and a comparison in S4S_HOME; return a finished and a running job."""
     from s4s_core import load_solver
     from s4s_core.app.folders import solver_files
-    from trainer import jobs, rendering
+    from trainer import rendering
     from trainer.config import TrainConfig
+    from trainer.jobs import queue_job
     from trainer.models import ModelChoice
 
     wanted = {"emoji 4 to 6": (4, 5, 6), "emoji 8": (8,)}
-    known = {view["name"]: view["id"] for view in jobs.core.list_jobs()}
+    known = {view.name: Job(view.id) for view in list_jobs()}
     for name, nfes in wanted.items():
         if name not in known:
-            known[name] = jobs.add(TrainConfig(name=name, nfes=nfes, effort="quick", budget=3000))
+            config = TrainConfig(name=name, nfes=nfes, effort="quick", budget=3000)
+            known[name] = queue_job(config)
     for name in wanted:
-        while (view := jobs.job(known[name]).view())["status"] in ("queued", "running"):
+        while (view := known[name].view()).status in ("queued", "running"):
             time.sleep(1)
-        assert view["status"] == "done", view
+        assert view.status == "done", view
     if rendering.look(rendering.compare_home()) is None:
         pack = load_solver(solver_files()["emoji 4 to 6.safetensors"])
         rendering.render(ModelChoice(), pack, rendering.compare_home(), 5, SEED, COUNT)
-    return known["emoji 4 to 6"], jobs.add(
+    return known["emoji 4 to 6"], queue_job(
         TrainConfig(name="emoji as flow", model=ModelChoice("demo-flow"), nfes=(5,))
     )
 
@@ -79,16 +82,14 @@ def main() -> None:
     parser.add_argument("--home", help="folder for jobs and solvers (default: a temporary one)")
     home = parser.parse_args().home or tempfile.mkdtemp(prefix="s4s-shots-")
     os.environ["S4S_HOME"] = home
-    from trainer import jobs
-
     job, running = prepare()
     try:
         with Panel(home) as panel:
             for suffix in ("light", "dark"):
                 with browsers.opened(panel.url, dark=suffix == "dark") as page:
-                    shoot(page, suffix, job)
+                    shoot(page, suffix, job.id)
     finally:
-        jobs.delete(running)
+        running.delete()
 
 
 if __name__ == "__main__":

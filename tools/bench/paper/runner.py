@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 
 from s4s_core.app.folders import data_home
+from s4s_core.app.progress import duration
 from s4s_core.errors import S4SError, TrainingCancelled
-from trainer.progress import ProgressLine, clock
+from trainer.progress import ProgressLine
 
 from ..report import Report
 from .cells import Cell, CellStore
@@ -140,7 +141,7 @@ class _CellProgress:
         self.done += 1
         rate = (time.monotonic() - self.start) / self.done
         share = (self.total - self.left + self.done) / self.total
-        self.line.show(share, f"{clock(rate * (self.left - self.done))} left  {cell.label}")
+        self.line.show(share, f"{duration(rate * (self.left - self.done))} left  {cell.label}")
 
     def close(self) -> None:
         self.line.close()
