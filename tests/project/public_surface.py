@@ -251,7 +251,7 @@ def comfyui(root, home):
     """The nodes, stock names and routes of the pack, loaded as ComfyUI does into its double."""
     from aiohttp import web
 
-    (double,) = (path for path in (root / "tests").rglob("comfyui_double") if path.is_dir())
+    (double,) = (path.parent for path in (root / "tests").rglob("folder_paths.py"))
     sys.path.insert(0, str(double))
     os.environ["DOUBLE_BASE"] = str(home)
     server, routes = importlib.import_module("server"), web.RouteTableDef()

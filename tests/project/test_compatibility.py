@@ -146,8 +146,21 @@ def rounding():
 PROBE = "import json, runpy, sys; print(json.dumps(runpy.run_path(sys.argv[1])['rounding']()))"
 """Prints `rounding` of a process with one thread, as the one that trains has."""
 
-RESUME = "from trainer import jobs; import sys; jobs.resume(sys.argv[1], start=False)"
-"""Queues a job as `jobs resume` does, without the process that would work through the queue."""
+WITHOUT_A_QUEUE = """
+import runpy, subprocess, sys
+
+class NoProcess(subprocess.Popen):
+    def __init__(self, *args, **options):
+        self.pid = self.returncode = 0
+
+    def __del__(self):
+        pass
+
+subprocess.Popen = NoProcess
+sys.argv[0] = "s4s"
+runpy.run_module("trainer", run_name="__main__", alter_sys=True)
+"""
+"""`python -m trainer ...` in a process that can start no other: nobody works through the queue."""
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +184,7 @@ def test_a_cancelled_job_of_the_old_version_ends_in_the_old_result(home, id, rou
         pytest.skip("this CPU or torch computes another teacher than the one of the fixtures")
     folder = home / "jobs" / id
     before = (folder / "metrics.jsonl").read_bytes()
-    run("-c", RESUME, id, home=home)
+    run("-c", WITHOUT_A_QUEUE, "jobs", "resume", id, home=home)
     run("-m", "trainer", "work", id, home=home)
     state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     assert (state["status"], state["attempt"], state["exit_code"]) == ("done", 2, 0)
