@@ -8,7 +8,7 @@ import torch
 from comfy.model_sampling import CONST, ModelSamplingDiscrete
 
 from ..s4s_core.errors import HostError
-from ..s4s_core.hosting import require_space, host_sigmas
+from ..s4s_core.hosting import host_sigmas, require_space
 
 KEY = "s4s_solver"
 NO_SOLVER = (

@@ -7,7 +7,7 @@ wrong setting; noise, conditions, masks, refiner, previews and interrupts stay t
 import torch
 from modules import sd_samplers, sd_samplers_common, sd_samplers_kdiffusion
 
-from s4s_core.hosting import require_space, host_sigmas, mismatches, run_in_host
+from s4s_core.hosting import host_sigmas, mismatches, require_space, run_in_host
 
 from . import choice, infotext
 from .checkpoint import checkpoint

@@ -6,7 +6,7 @@ import torch
 
 from s4s_core.candidates import candidates, squared_errors
 from s4s_core.errors import S4SError
-from s4s_core.hosting import require_space, mismatches
+from s4s_core.hosting import mismatches, require_space
 from s4s_core.teacher import default_teacher, draw_noise, draw_pairs
 from s4s_core.training.memory import Workers
 

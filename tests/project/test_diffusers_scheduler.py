@@ -225,7 +225,7 @@ def test_image_to_image(opened, tmp_path):
 def test_times_are_continuous(tmp_path):
     times = DiscreteTimes.scaled_linear()
     nodes = torch.cat([times.sigma(torch.tensor([999.0, 812.4, 100.7])), torch.zeros(1)]).double()
-    solver = written(tmp_path / "s.safetensors", classical_table("euler", nodes))
+    solver = written(tmp_path / "s.safetensors", classical_table("euler", nodes, space="ve"))
     scheduler = S4SScheduler(solver=solver, **tiny.BETAS)
     assert torch.allclose(scheduler.timesteps, torch.tensor([999.0, 812.4, 100.7]), atol=1e-2)
     assert scheduler.init_noise_sigma == pytest.approx(times.sigma_max)
@@ -257,7 +257,7 @@ def test_sentences(two, tmp_path, monkeypatch):
         S4SScheduler(solver="nothing.safetensors")
     with pytest.raises(ModelError, match="predict 'magic'"):
         S4SScheduler(solver=two[0], prediction_type="magic")
-    heun = classical_table("heun", torch.tensor([14.6, 1.0, 0.1, 0.0]), order=2)
+    heun = classical_table("heun", torch.tensor([14.6, 1.0, 0.1, 0.0]), space="ve")
     scheduler = S4SScheduler(solver=written(tmp_path / "heun.safetensors", heun), **tiny.BETAS)
     scheduler.set_begin_index(1)
     with pytest.raises(S4SError, match="begins at a multiple of 2 calls, not at 1"):

@@ -20,7 +20,7 @@ from learners import (
 )
 
 from s4s_core import classical_table, load_solver, save_solver, schedule
-from s4s_core.app.description import summary
+from s4s_core.app.description import describe
 from s4s_core.atomic import SUFFIX, temporary_stem
 from s4s_core.candidates import candidates, ranked_starts, squared_errors
 from s4s_core.errors import ModelError, S4SError, TrainingCancelled, TrainingError
@@ -630,7 +630,7 @@ def test_a_result_of_a_greater_rmse_than_a_classical_solvers_is_told(monkeypatch
 def test_without_a_search_no_score_is_of_the_best_classical_solver(start):
     result = tiny_fit(small(), **start)
     assert set(result.scores["4"]) == {"rmse", "median", "initial"}
-    assert summary(result.pack)["ratios"] == {"4": None}
+    assert describe(result.pack).plain()["ratios"] == {"4": None}
 
 
 @pytest.mark.parametrize("method", ["gauss-newton", "s4s"])

@@ -9,7 +9,7 @@ from s4s_core.training import gauss_newton
 from s4s_core.training.gradient import Descent
 from s4s_core.training.parameters import Parameters
 from s4s_core.training.student import Student
-from trainer.bench.memory import peak_bytes
+from tools.bench.memory import peak_bytes
 
 BATCH = 8
 
@@ -43,7 +43,7 @@ def model():
 
 
 def table_of(model, nfe):
-    return classical_table("ipndm", schedule("edm", nfe, model), 3)
+    return classical_table("ipndm", schedule("edm", nfe, model), 3, model)
 
 
 def test_the_measure_sees_what_is_alive():
