@@ -133,7 +133,7 @@ class SolverTable:
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise TableError(
-                f"Unknown family '{self.family}': choose one of {', '.join(FAMILIES)}."
+                f"Unknown family '{self.family}'. Choose one of {', '.join(FAMILIES)}."
             )
         check_form(self.form, self.space)
         if not (type(self.order) is int and 1 <= self.order <= MAX_ORDER):
