@@ -99,7 +99,7 @@ def _check_x0(x0: object, point: torch.Tensor) -> torch.Tensor:
     else:
         return x0.to(point.dtype)
     raise ModelError(
-        f"The model returned {got} for an input of shape {tuple(point.shape)} on {point.device}. "
+        f"The model returned {got} for an input of shape {tuple(point.shape)} on {point.device}: "
         "denoise(x, sigma) must return a floating-point tensor with the shape and device of x "
         "(see s4s_core.Model)."
     )

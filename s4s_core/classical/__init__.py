@@ -37,7 +37,7 @@ def classical_recipe(
     if not (type(order) is int and 1 <= order <= MAX_ORDER):
         raise TableError(f"order must be an integer from 1 to {MAX_ORDER}.")
     if "form" in options:
-        check_form(options["form"], space)
+        check_form(str(options["form"]), space)
     recipe: Recipe = build(sigmas, space, **options)
     return recipe
 
