@@ -11,7 +11,7 @@ turns g into f is folded into the weights, which saves a pass over the tensor. S
 are float64 tensors with optional leading dimensions (one row per sample, to run perturbed tables in
 one batch), or plain floats after `floats()`.
 
-A family is one lowering here, one line in `_LOWER`, and its masks in table.py.
+To add a family, add its lowering here and to `_LOWER`, and its masks to table.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -9,7 +9,7 @@ import torch
 
 from .classical.lagrange import Grid, natural_grid
 from .errors import TableError
-from .table import Array, SolverTable
+from .table import Array, SolverTable, coefficient_masks
 
 
 def _refill(rows: Array, grid: Grid, first: int, ahead: bool) -> Array:
@@ -60,7 +60,7 @@ def from_node(table: SolverTable, start: int, sigma: float | None = None) -> Sol
     if sigma is not None:
         nodes, calls = _with_moved_node(table, start, sigma)
     coefficients = {name: array[start:] for name, array in table.coefficients.items()}
-    if table.family != "ss" and start > 0:
+    if table.nfe_per_step == 1 and start > 0:  # multistep: rows may reach back over the start
         grid = natural_grid(table.space, table.form, torch.tensor(nodes))
         for name, ahead in (("b", False), ("a", True)):
             if name in coefficients:
@@ -75,9 +75,9 @@ def until_node(table: SolverTable, stop: int) -> SolverTable:
         raise TableError(f"A table of {table.steps} steps cannot stop at node {stop}.")
     if stop == table.steps:
         return table
-    rows = {name: stop - 1 if (table.family, name) == ("pc", "a") else stop for name in "ab"}
-    coefficients = {name: array[: rows[name]] for name, array in table.coefficients.items()}
     calls = table.call_sigmas[: stop * table.nfe_per_step]
+    masks = coefficient_masks(table.family, stop, table.order, len(calls))
+    coefficients = {name: table.coefficients[name][: len(mask)] for name, mask in masks.items()}
     return table.replace(sigmas=table.sigmas[: stop + 1], call_sigmas=calls, **coefficients)
 
 

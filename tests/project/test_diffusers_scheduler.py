@@ -251,7 +251,7 @@ def test_a_solver_for_other_models_is_refused(kind, wrong, two, folders):
 def test_sentences(two, tmp_path, monkeypatch):
     monkeypatch.setenv("S4S_SOLVERS", str(tmp_path))
     scheduler = S4SScheduler(solver="ve.safetensors", **tiny.BETAS)
-    with pytest.raises(TableError, match="no table for 7 steps: choose one of 4"):
+    with pytest.raises(TableError, match="no table for 7 steps. Choose one of 4"):
         scheduler.set_timesteps(7)
     with pytest.raises(SolverFileError, match="no solver file 'nothing.safetensors'"):
         S4SScheduler(solver="nothing.safetensors")
