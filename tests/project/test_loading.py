@@ -144,7 +144,7 @@ def wheel(tmp_path_factory):
 
 def test_the_wheel_holds_the_core_and_the_trainer_only(wheel):
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    kinds = {".py", ".safetensors", ".json", ".toml", ".md"}
+    kinds = {".py", ".safetensors", ".json", ".toml", ".md", ".typed"}
     sources = [p for folder in ("s4s_core", "trainer") for p in (ROOT / folder).rglob("*")]
     names = {p.relative_to(ROOT).as_posix() for p in sources if p.suffix in kinds}
     assert held == {name.replace("trainer/", "s4s_trainer/", 1) for name in names}
