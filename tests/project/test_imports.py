@@ -3,7 +3,7 @@
 - The mathematics, s4s_core without s4s_core/app, imports torch, numpy, safetensors and itself.
 - s4s_core/app imports the mathematics, and comfy only inside functions of app/comfyui.py.
 - nodes, s4s_webui and trainer import s4s_core. nodes import it relatively, the others absolutely.
-- nodes never import trainer, and nothing imports tools.
+- nodes never import trainer, and nothing imports tools (the command `bench` loads it by name).
 """
 
 import ast
@@ -151,7 +151,10 @@ def test_other_front_ends_import_the_core_absolutely(folder: str, forbidden: set
 
 @pytest.mark.parametrize("folder", PRODUCT)
 def test_nothing_imports_tools(folder: str):
-    assert not {"tools", "tests"} & (packages(folder, True) | packages(folder, False))
+    """Only the command `bench` loads tools/bench, by name, and only in a checkout."""
+    assert not {"tools", "tests"} & packages(folder, relative=False)
+    users = {m for m, path in sources(folder).items() if '"tools' in path.read_text("utf-8")}
+    assert users <= {"trainer.commands.bench"}
 
 
 def test_core_modules_import_only_lower_ranks():
