@@ -8,20 +8,30 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from learners import METHODS, TINY, changed, one_sentence, small, table_of, task_of, tiny_fit
+from learners import (
+    ALL_METHODS,
+    METHODS,
+    TINY,
+    changed,
+    message_of,
+    small,
+    table_of,
+    task_of,
+    tiny_fit,
+)
 from safetensors.torch import load_file
 
 from s4s_core.errors import ModelError, S4SError, TrainingDiverged, TrainingError
 from s4s_core.objectives import L2
 from s4s_core.teacher import default_teacher
 from s4s_core.training import gauss_newton
-from s4s_core.training.gradient import Descent
-from s4s_core.training.memory import Workers, is_out_of_memory
-from s4s_core.training.state import load_state
+from s4s_core.training.gradient import JOINT, S4S, Descent
+from s4s_core.training.memory import Batcher, is_out_of_memory
+from s4s_core.training.method import find_method
+from s4s_core.training.state import read_state
 from s4s_core.training.student import Student
 from s4s_core.training.task import Meter, NotFinite, Task
 
-ALL_METHODS = ("gauss-newton", *METHODS)
 SHORT = {"budget": 1200, "batch": 4}
 
 
@@ -104,7 +114,7 @@ def test_one_bad_call_anywhere_never_gives_a_bad_result(phases, method):
             scores = tiny_fit(model, 4, method, **SHORT).scores["4"]
         except S4SError as error:
             assert isinstance(error, ModelError | TrainingDiverged)
-            one_sentence(error)
+            message_of(error)
         else:
             assert scores["rmse"] <= scores["initial"]
             assert all(math.isfinite(v) for v in scores.values() if isinstance(v, float))
@@ -114,17 +124,17 @@ def test_one_bad_call_anywhere_never_gives_a_bad_result(phases, method):
 def test_bad_calls_without_end_are_one_sentence(tmp_path, phases, method):
     with pytest.raises(ModelError) as error:
         tiny_fit(faulty(lambda n: True), 4, method)
-    one_sentence(error)
+    message_of(error)
     first, path = phases(method)[0], tmp_path / "run"
     with pytest.raises(TrainingDiverged, match="four times in a row") as error:
         tiny_fit(faulty(lambda n: n > first), 4, method, state=path, **SHORT)
-    text = one_sentence(error)
+    text = message_of(error)
     assert "4 NFE" in text and f"saved run {path}." in text
     assert re.search(r"at (iteration \d+|epoch \d+ of phase \d+) of", text)
     check(path)
-    with pytest.raises(TrainingDiverged, match="another precision") as error:
+    with pytest.raises(TrainingDiverged, match="nother precision") as error:
         tiny_fit(faulty(lambda n: n > first), 4, method, **SHORT)
-    one_sentence(error)
+    message_of(error)
 
 
 def test_more_damping_follows_a_fault(tmp_path, phases):
@@ -133,7 +143,7 @@ def test_more_damping_follows_a_fault(tmp_path, phases):
 
     def run(model, path):
         def look(event):
-            state = load_state_of(path)["nfes"]["4"]["runs"][0]
+            state = read_state(path)["nfes"]["4"]["runs"][0]
             states[-1].append((state["damping"], state["failures"]))
 
         states.append([])
@@ -146,23 +156,10 @@ def test_more_damping_follows_a_fault(tmp_path, phases):
     assert bad[2][1] == 0, "the count of faults starts again after a good iteration"
 
 
-def load_state_of(path):
-    """A saved state, whatever its identity."""
-
-    class Anything:
-        def __eq__(self, other):
-            return True
-
-        def __ne__(self, other):
-            return False
-
-    return load_state(path, Anything())
-
-
 def test_half_the_rate_follows_a_fault():
     model = faulty(lambda n: False)
     task = task_of(model)
-    descent = Descent(task, Student(model, table_of("lms")), "s4s", {"seed": 0}, epochs=1)
+    descent = Descent(task, Student(model, table_of("lms")), S4S.phases, {"seed": 0}, epochs=1)
     rate = descent.optimisers["phi"].param_groups[0]["lr"]
     number = model.denoise.number
     model.denoise.when = lambda n: n == number + 1
@@ -197,7 +194,9 @@ def test_a_bad_gradient_is_rolled_back(method, call):
 
     task = task_of(changed(inner, denoise=denoise), budget=2000)
     student = Student(inner, table_of("lms"))
-    descent = Descent(task, student, method, {"seed": 0}, epochs=1, rematerialise=False)
+    descent = Descent(
+        task, student, find_method(method).phases, {"seed": 0}, epochs=1, rematerialise=False
+    )
     rate = descent.optimisers["phi"].param_groups[0]["lr"]
     descent.run()
     assert number > call and descent.optimisers["phi"].param_groups[0]["lr"] <= rate / 2
@@ -212,8 +211,8 @@ def test_a_start_that_is_not_finite_is_named():
     wild = table.replace(b=table.coefficients["b"] * 1e30)
     for method in ("gauss-newton", "s4s"):
         with pytest.raises(TrainingDiverged, match="initial table of 4 NFE") as error:
-            tiny_fit(model, 4, method, start=wild)
-        one_sentence(error)
+            tiny_fit(model, 4, method, init=wild)
+        message_of(error)
 
 
 # --- one start of several
@@ -269,7 +268,7 @@ def test_training_that_diverges_from_all_starts_is_one_sentence(tmp_path, broken
     for _ in range(2):
         with pytest.raises(TrainingDiverged, match="four times in a row") as error:
             tiny_fit(small(), 4, state=tmp_path / "run", **FEW)
-        one_sentence(error)
+        message_of(error)
 
 
 def test_a_start_that_is_not_finite_is_given_up_alone(monkeypatch):
@@ -337,7 +336,7 @@ def test_the_result_is_the_same_without_memory(method):
 def test_too_little_memory_for_one_sample_is_one_sentence(method):
     with pytest.raises(TrainingError, match="single sample") as error:
         tiny_fit(narrow(0), 4, method)
-    one_sentence(error)
+    message_of(error)
 
 
 class Failing(Faulty):
@@ -383,7 +382,7 @@ def test_memory_that_runs_out_between_the_calls_is_one_sentence(monkeypatch, err
     monkeypatch.setattr(gauss_newton, "propose", propose)
     with pytest.raises(TrainingError, match="Out of memory: close other programs") as raised:
         tiny_fit(small(), 4)
-    one_sentence(raised)
+    message_of(raised)
 
 
 class NarrowL2(L2):
@@ -419,7 +418,7 @@ def test_memory_that_runs_out_in_the_middle_does_not_count_twice(at):
             return inner.denoise(x, sigma)
 
         task = task_of(changed(inner, denoise=denoise), samples=6, batch=2)
-        descent = Descent(task, Student(inner, table_of("lms")), "joint", {"seed": 0})
+        descent = Descent(task, Student(inner, table_of("lms")), JOINT.phases, {"seed": 0})
         number = 0
         descent._step(torch.arange(6), ("phi", "xi", "offsets"))
         return [leaf.grad for leaf in descent.student.leaves.values()], descent.state["starts"]
@@ -437,7 +436,7 @@ def test_other_errors_are_not_taken_for_memory():
     def fail(part):
         raise RuntimeError("shape mismatch")
 
-    workers = Workers(4, Meter(None))
+    workers = Batcher(4, Meter(None))
     with pytest.raises(RuntimeError, match="shape mismatch"):
         workers.map(task_of(small()).train, fail)
     assert workers.batch == 4 and TINY["samples"] == 8

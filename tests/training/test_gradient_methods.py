@@ -12,9 +12,9 @@ from learners import (
     SOLVER,
     Counted,
     changed,
+    message_of,
     moved,
     name_of,
-    one_sentence,
     small,
     table_of,
     task_of,
@@ -27,6 +27,7 @@ from s4s_core.names import SPACES
 from s4s_core.sampling import sample
 from s4s_core.training import gradient
 from s4s_core.training.gradient import Descent, radius
+from s4s_core.training.method import find_method
 from s4s_core.training.parameters import coefficient_basis
 from s4s_core.training.student import Student
 
@@ -39,7 +40,8 @@ def descent_of(method="s4s", family="lms", space="ve", samples=8, model=None, ba
     task = task_of(model, samples=samples, batch=batch)
     recompute = SOLVER[family] if method == "ld3" else None
     student = Student(model, table_of(family, space), recompute=recompute)
-    return Descent(task, student, method, {"seed": 0}, **options)
+    phases = find_method(method).phases_of(family)
+    return Descent(task, student, phases, {"seed": 0}, **options)
 
 
 # --- what each method learns
@@ -76,7 +78,7 @@ def test_s4s_of_a_single_step_solver_moves_its_stages_but_not_its_nodes(space):
     descent = descent_of("s4s", "ss", space)
     for _ in range(3):
         descent._step(torch.arange(8), descent.phases[0])
-    table, start = descent._table(descent._copy(descent.student.leaves)), table_of("ss", space)
+    table, start = descent.table(descent._copy(descent.student.leaves)), table_of("ss", space)
     np.testing.assert_allclose(table.sigmas, start.sigmas, rtol=1e-9)
     np.testing.assert_allclose(table.call_sigmas[::2], start.call_sigmas[::2], rtol=1e-9)
     assert abs(table.call_sigmas[3] / start.call_sigmas[3] - 1) > 1e-7
@@ -87,7 +89,7 @@ def test_s4s_of_a_single_step_solver_moves_its_stages_but_not_its_nodes(space):
 def test_ld3_is_the_classical_solver_at_its_own_nodes(family, space):
     descent = descent_of("ld3", family, space, epochs=2)
     descent.run()
-    table = descent._table(descent._copy(descent.student.leaves))
+    table = descent.table(descent._copy(descent.student.leaves))
     solver, order = SOLVER[family]
     classical = classical_table(solver, torch.tensor(table.sigmas), order, space)
     assert (table.sigmas[1:-1] != table_of(family, space).sigmas[1:-1]).all()
@@ -118,15 +120,15 @@ def test_coefficients_that_follow_a_solver_are_its_own_at_the_nodes_plus_offsets
 
 
 def test_ld3_needs_a_solver_by_name():
-    with pytest.raises(TrainingError, match="by name"):
-        tiny_fit(small(), 4, "ld3", start=table_of("lms"))
+    with pytest.raises(TrainingError, match="a solver name"):
+        tiny_fit(small(), 4, "ld3", init=table_of("lms"))
 
 
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_start_given_as_a_table_or_gaussian(method, space):
     if method != "ld3":
-        tiny_fit(small(space), 4, method, start=table_of("pc", space), epochs=1)
+        tiny_fit(small(space), 4, method, init=table_of("pc", space), epochs=1)
     result = tiny_fit(small(space), 4, method, init="gaussian:3:edm", epochs=1)
     assert result.scores["4"]["rmse"] <= result.scores["4"]["initial"]
 
@@ -141,7 +143,7 @@ def test_switches_of_the_ablations(method):
 
 
 def test_phases_alternate_and_share_one_radius():
-    alt = gradient.phases("s4s-alt", "lms")
+    alt = gradient.S4S_ALT.phases
     assert len(alt) == 16 and alt[0] == ("xi", "offsets") and alt[1] == ("phi",)
     descent = descent_of("s4s-alt")
     assert descent.radius == descent_of("joint").radius > 0
@@ -199,7 +201,7 @@ def test_validation_uses_the_true_noise():
     descent.run()
     assert not torch.equal(descent.state["starts"], descent.task.train.x)
     pairs = descent.task.validation
-    table = descent._table(descent.state["average"])
+    table = descent.table(descent.state["average"])
     error = (sample(small().denoise, pairs.x, table) - pairs.target).square().mean().sqrt()
     assert descent.state["history"][-1][1] == pytest.approx(float(error), rel=1e-5)
 
@@ -363,4 +365,4 @@ def test_nodes_that_fall_together_are_rolled_back(method):
     assert result.scores["4"]["rmse"] <= result.scores["4"]["initial"]
     with pytest.raises(TrainingDiverged) as error:
         tiny_fit(small(), 4, method, rate=1e4)
-    assert "epoch 0" in one_sentence(error)
+    assert "epoch 0" in message_of(error)

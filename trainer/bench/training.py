@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from s4s_core import fit
-from s4s_core.candidates import SCHEDULES, candidates, named_start, rank, rmse
+from s4s_core.candidates import AUTO_SCHEDULES, candidates, named_solver, rank, rmse
 from s4s_core.schedules.gits import gits_costs
 from s4s_core.teacher import default_teacher, draw_pairs
 
@@ -84,7 +84,7 @@ class Bench:
 
     def best_classical(self, costs):
         """(error, name) of the best classical solver on any schedule, dmn and gits included."""
-        names = [*SCHEDULES, "gits", *(["dmn"] if importlib.util.find_spec("scipy") else [])]
+        names = [*AUTO_SCHEDULES, "gits", *(["dmn"] if importlib.util.find_spec("scipy") else [])]
         found = candidates(
             self.model, self.nfe, schedules=names, options={"gits": {"costs": costs}}
         )
@@ -155,7 +155,7 @@ def _orderings(model, args):
     bench = Bench(model, 5, args)
     known = {"init": "ipndm:3:edm"}
     plain = {**GRADIENT, **known, "epochs": 200}
-    start = bench.error(named_start(model, known["init"], 5, 0.0).table)
+    start = bench.error(named_solver(model, known["init"], 5, 0.0).table)
     s4s = bench.tuned("s4s", **known).final
     newton = bench.run("gn", "gauss-newton", **known).final
     alone = bench.run("gn", "gauss-newton", times=False, **known).final

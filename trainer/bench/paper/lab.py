@@ -10,7 +10,7 @@ import torch
 
 from s4s_core import SolverTable, classical_table, fit, load_solver, sample, schedule
 from s4s_core.app.folders import DEMO_SOLVER
-from s4s_core.candidates import SCHEDULES, candidates, named_start, rank, ranked_starts
+from s4s_core.candidates import AUTO_SCHEDULES, candidates, named_solver, rank, rank_starts
 from s4s_core.errors import S4SError, TrainingCancelled
 from s4s_core.schedules.gits import gits_costs
 from s4s_core.teacher import TEACHER_NFE, default_teacher, draw_pairs
@@ -112,7 +112,7 @@ class Lab:
     def _best(self, cell):
         """The best classical solver on all schedules, chosen on the very pairs it is scored on."""
         model = self.model(cell.model, cell.cfg)
-        names = [*SCHEDULES, "gits", *(["dmn"] if importlib.util.find_spec("scipy") else [])]
+        names = [*AUTO_SCHEDULES, "gits", *(["dmn"] if importlib.util.find_spec("scipy") else [])]
         options = {"gits": {"costs": self.costs(cell.model, cell.cfg)[0]}}
         found = candidates(model, cell.nfe, schedules=names, options=options)
         return rank(model.denoise, found, self._pairs(cell), BATCH, first=32)[0][1]
@@ -127,14 +127,14 @@ class Lab:
             costs, calls = self.costs(cell.model, cell.cfg)
             nodes = schedule("gits", cell.nfe, model, costs=costs)
             return classical_table(cell.solver, nodes, cell.order, model.space), calls
-        return named_start(model, cell.start, cell.nfe, 0.0).table, 0
+        return named_solver(model, cell.start, cell.nfe, 0.0).table, 0
 
     def _learned(self, cell):
         """(table, NFE-equivalents spent, teacher and search included) of a method of `fit`."""
         if cell.solver == "auto" or cell.method == "ld3":
             return self._fit(cell, cell.method, init=cell.start)
         start, before = self._start(cell)
-        table, calls = self._fit(cell, cell.method, start=start)
+        table, calls = self._fit(cell, cell.method, init=start)
         return table, before + calls
 
     def _fit(self, cell, method, **options):
@@ -181,7 +181,7 @@ class Lab:
             found, calls = rivals.generalized(*args, rate=RATE, cache=self.cache)
         else:
             wide = rivals.of_maximal_order(table)
-            found, calls = self._fit(cell, "joint", start=wide, relax=0.0)
+            found, calls = self._fit(cell, "joint", init=wide, relax=0.0)
         return found, searching + calls
 
     def _searched(self, cell):
@@ -190,7 +190,7 @@ class Lab:
         seed, teacher = RIVAL_SEED + 1_000 * cell.seed + 1, default_teacher(model)
         pairs = draw_pairs(model, teacher, SEARCH_PAIRS, seed, BATCH, self.cache)
         meter = Meter(model.denoise)
-        found = ranked_starts(model, meter, pairs, cell.nfe, 0.0, BATCH)
+        found = rank_starts(model, meter, pairs, cell.nfe, 0.0, BATCH)
         return found[0][1], meter.calls + TEACHER_NFE * SEARCH_PAIRS
 
     # How well it does
