@@ -27,7 +27,7 @@ from s4s_core.app.description import summary
 from s4s_core.candidates import candidates, rank_starts, squared_errors
 from s4s_core.errors import S4SError, TrainingCancelled
 from s4s_core.names import METHODS, OBJECTIVES, load
-from s4s_core.objectives import L2, SumOfSquares
+from s4s_core.objectives import L1, L2, SumOfSquares
 from s4s_core.solver_file import dump_solver
 from s4s_core.teacher import default_teacher, draw_pairs
 from s4s_core.training import gauss_newton, scoring
@@ -99,6 +99,9 @@ def test_events_report_progress(method):
         ({"init": "ipndm:3:nothing"}, "Unknown schedule 'nothing'"),
         ({"init": "nothing:3:gits"}, "Unknown solver 'nothing'"),
         ({"objective": "lpips-alex"}, "pass `decode`"),
+        ({"objective": "mse"}, "choose one of l2, l1, huber, lpips-alex, lpips-vgg, lpips-squeeze"),
+        ({"objective": "l1"}, "gauss-newton cannot fit the objective 'l1'"),
+        ({"objective": L1()}, "gauss-newton cannot fit the objective 'l1'"),
         ({"init": "dpm-solver:3:edm"}, "no table of 4 calls"),
         ({"init": table_of("lms", nfe=6)}, "init has 6 calls, but nfe is 4"),
         ({"nfe": 0}, "nfes must be a whole number > 0"),
@@ -254,6 +257,22 @@ def test_without_a_search_scores_do_not_mention_classical_solvers(init):
 
 
 # --- counting model calls
+
+
+@pytest.mark.parametrize(
+    "method, budget, seed",
+    [*((m, 1500, 0) for m in ALL_METHODS), ("gauss-newton", 1500, 1), ("gauss-newton", 4000, 0)],
+)
+def test_the_budget_is_kept(method, budget, seed):
+    inner, events = small(), []
+    counted = Counted(inner.denoise)
+    options = {"init": "ddim:1:edm", "epochs": 50, "callback": events.append}
+    result = tiny_fit(
+        changed(inner, denoise=counted), 4, method, budget=budget, seed=seed, **options
+    )
+    assert result.calls <= budget + 20 * PAIRS + 3 * 4 * TINY["held_out"]
+    assert method != "gauss-newton" or counted.calls == result.calls + 1  # the model's check
+    assert events and all(0 <= event.done <= 1 for event in events)
 
 
 @pytest.mark.parametrize("method", ["gauss-newton", "s4s"])
