@@ -1,6 +1,6 @@
 """Solver Info: what a solver file says, as text, and its table as a picture."""
 
-from ..s4s_core.app.description import summary
+from ..s4s_core.app.description import describe
 from ..s4s_core.errors import HostError, visible
 from . import inputs, sheets
 from .attach import NOT_CONNECTED
@@ -36,7 +36,7 @@ class SolverInfo:
 
 def described(pack):
     """A pack in words, one fact a line, whatever its file says."""
-    about = summary(pack)
+    about = describe(pack).plain()
     lines = [about["name"] or "A solver without a name"]
     if about["model"].get("name"):
         lines.append(f"Model: {about['model']['name']}")

@@ -15,7 +15,7 @@ import comfy.model_management
 from aiohttp import web
 
 from ..s4s_core.app import jobs
-from ..s4s_core.app.description import summary, table_facts
+from ..s4s_core.app.description import describe, describe_table
 from ..s4s_core.errors import S4SError
 from ..s4s_core.solver_file import load_unchanged
 from . import learning, library, notices
@@ -73,7 +73,7 @@ def listing():
     for name, path in library.files().items():
         entry = {"file": name, "error": None, "thumbnail": None}
         try:
-            about = summary(load_unchanged(path))
+            about = describe(load_unchanged(path)).plain()
         except S4SError as error:
             about = {"error": str(error)}
         if about.get("thumbnail"):
@@ -99,7 +99,7 @@ async def table(request):
     nfe = request.query.get("nfe", "")
     if not (nfe.isascii() and nfe.isdigit() and len(nfe) < 5):
         raise Refused(400, "The number of steps must be a whole number.")
-    return table_facts(await asyncio.to_thread(_pack, request), int(nfe))
+    return describe_table(await asyncio.to_thread(_pack, request), int(nfe))
 
 
 def _pack(request):
@@ -113,7 +113,7 @@ def _pack(request):
 async def list_jobs(request):
     running = learning.running()
     views = await asyncio.to_thread(jobs.list_jobs)
-    return {"jobs": ([running] if running else []) + views}
+    return {"jobs": ([running] if running else []) + [view.plain() for view in views]}
 
 
 @guarded
@@ -126,7 +126,7 @@ async def cancel_job(request):
             raise Refused(404, "No training runs in the graph.")
         comfy.model_management.interrupt_current_processing()
     else:
-        await asyncio.to_thread(jobs.request_cancel, name)
+        await asyncio.to_thread(lambda: jobs.Job(name).cancel())
     return {"id": name}
 
 

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from s4s_core.app.description import summary
+from s4s_core.app import description
 
 
 def sentence(text):
@@ -31,7 +31,7 @@ def _facts(said):
 
 def describe(pack, warnings=()):
     """What a pack is for, then what speaks against its use here."""
-    said = summary(pack)
+    said = description.describe(pack).plain()
     facts = "; ".join(f"{escape(what)}: {escape(str(text))}" for what, text in _facts(said))
     title = f"<p><b>{escape(said['name'] or 'Unnamed solver')}</b> ({said['sha256'][:12]})</p>"
     return title + f"<p>{facts}.</p>" + "".join(f"<p>⚠ {escape(each)}</p>" for each in warnings)

@@ -6,13 +6,6 @@ import time
 from s4s_core.errors import visible
 
 
-def clock(seconds):
-    """Seconds as 1:05 or 2:03:04."""
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
-
-
 class ProgressLine:
     """Rewrites one line of stderr on a terminal; elsewhere prints a line now and then."""
 

@@ -11,7 +11,7 @@ from corpus import malformed
 from hostile import HOSTILE
 
 from s4s_core import load_solver
-from s4s_core.app.description import summary
+from s4s_core.app.description import describe
 from s4s_core.app.folders import DEMO_SOLVER
 from s4s_core.errors import SolverFileError
 from s4s_core.table import SolverPack
@@ -46,7 +46,7 @@ def listed(tmp_path):
     """What the routes answer about hostile and malformed files."""
     good = load_solver(DEMO_SOLVER)
     for what, about in HOSTILE.items():
-        said = json.loads(json.dumps(summary(SolverPack(good.tables, about))))
+        said = json.loads(json.dumps(describe(SolverPack(good.tables, about)).plain()))
         yield {"file": f"{what}.safetensors", "error": None} | said
     path = tmp_path / "bad.safetensors"
     for case in malformed():

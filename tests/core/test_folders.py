@@ -12,7 +12,7 @@ import torch
 
 from s4s_core import SolverPack, classical_table, save_solver
 from s4s_core.app import folders
-from s4s_core.app.description import summary, table_facts
+from s4s_core.app.description import describe, describe_table
 from s4s_core.app.folders import publish
 from s4s_core.app.processes import command
 from s4s_core.errors import SolverFileError
@@ -184,8 +184,8 @@ def test_listing_and_reading_solvers_needs_no_torch(home):
     code = (
         "import sys; from s4s_core.app.folders import solver_files; "
         "from s4s_core.solver_file import load_unchanged; "
-        "from s4s_core.app.description import summary; "
-        "print([summary(load_unchanged(p))['nfes'] for p in solver_files().values()]); "
+        "from s4s_core.app.description import describe; "
+        "print([describe(load_unchanged(p)).plain()['nfes'] for p in solver_files().values()]); "
         "assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -195,16 +195,16 @@ def test_listing_and_reading_solvers_needs_no_torch(home):
 def test_a_summary_is_plain_bounded_data():
     scores = {"3": {"rmse": 0.1, "classical": 0.4, "classical_name": "n" * 999, "odd": [1]}}
     pack = a_pack(name="x" * 1000, scores=scores, cfg=[1, 2], model={"hash": {"deep": 1}})
-    found = json.loads(json.dumps(summary(pack)))
+    found = json.loads(json.dumps(describe(pack).plain()))
     assert found["ratios"] == {"3": pytest.approx(0.25)} and found["cfg"] == [1, 2]
     assert len(found["name"]) == 300 and len(found["scores"]["3"]["classical_name"]) == 300
     assert "odd" not in found["scores"]["3"] and found["model"] == {}
-    assert summary(a_pack())["ratios"] == {"3": None}
+    assert describe(a_pack()).plain()["ratios"] == {"3": None}
     huge = {"3": {"rmse": 1e300, "classical": 1e-300}}
-    assert summary(a_pack(scores=huge))["ratios"] == {"3": None}
+    assert describe(a_pack(scores=huge)).plain()["ratios"] == {"3": None}
 
 
 def test_table_facts_hold_the_numbers():
-    found = json.loads(json.dumps(table_facts(a_pack(), 3)))
+    found = json.loads(json.dumps(describe_table(a_pack(), 3)))
     assert found["sigmas"] == [10.0, 3.0, 1.0, 0.0] and found["nfe"] == 3
     assert found["coefficients"]["b"][0] == [1.0, 0.0]

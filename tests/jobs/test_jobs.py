@@ -210,7 +210,9 @@ def test_a_job_runs_as_whoever_queued_it_would_run_it(home, monkeypatch):
         monkeypatch.chdir(home / host)
         monkeypatch.setenv("S4S_SOLVERS", os.pathsep.join(["models", "more"]))
         worker = f"host = {host!r}\n{WORKER}"
-        monkeypatch.setattr(jobs, "trainer_command", lambda _, id: [sys.executable, "-c", worker, id])
+        monkeypatch.setattr(
+            jobs, "trainer_command", lambda _, id: [sys.executable, "-c", worker, id]
+        )
 
     plan = "print(host, Path.cwd().name, os.environ['S4S_SOLVERS'])"
     solvers = lambda host: f"{home / host / 'models'}{os.pathsep}{home / host / 'more'}"  # noqa: E731

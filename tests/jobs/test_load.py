@@ -19,7 +19,7 @@ from PIL import Image
 
 from s4s_core import classical_table, schedule
 from s4s_core.app import jobs
-from s4s_core.app.description import summary
+from s4s_core.app.description import describe
 from s4s_core.app.folders import jobs_home, solver_files
 from s4s_core.solver_file import dump_solver, load_unchanged, parse_solver
 from s4s_core.table import SolverPack
@@ -62,7 +62,7 @@ def seconds(work):
 
 
 def summaries():
-    return [summary(load_unchanged(path)) for path in solver_files().values()]
+    return [describe(load_unchanged(path)).plain() for path in solver_files().values()]
 
 
 def test_a_thousand_solver_files_are_listed(home):
@@ -102,8 +102,8 @@ def test_a_bomb_of_a_thumbnail_is_never_opened(monkeypatch):
     table = classical_table("euler", schedule("edm", 3, small()), 1, "ve")
     pack = parse_solver(dump_solver(SolverPack.of(table, metadata={"thumbnail": uri})))
     monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("the thumbnail was opened"))
-    assert summary(pack)["thumbnail"] == uri
-    assert uri in markup.solver_card("bomb.safetensors", summary(pack))
+    assert describe(pack).plain()["thumbnail"] == uri
+    assert uri in markup.solver_card("bomb.safetensors", describe(pack).plain())
 
 
 RUN = """

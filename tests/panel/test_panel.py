@@ -20,7 +20,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 from s4s_core import load_solver, save_solver
 from s4s_core.app import processes
-from s4s_core.app.description import summary
+from s4s_core.app.description import describe
 from s4s_core.app.folders import DEMO, DEMO_SOLVER, jobs_home, solver_files, solver_folders
 from s4s_core.app.processes import is_alive
 from s4s_core.demo import SOLVERS
@@ -502,7 +502,7 @@ def test_a_bomb_of_a_thumbnail_is_never_opened(files, monkeypatch):
 def test_texts_of_a_file_are_escaped(files):
     pack = load_solver(files / "six.safetensors")
     about = {"name": EVIL, "model": {"name": EVIL}, "notes": EVIL, "training": {EVIL: EVIL}}
-    text = markup.solver_card(EVIL, summary(SolverPack(pack.tables, about)))
+    text = markup.solver_card(EVIL, describe(SolverPack(pack.tables, about)).plain())
     assert "<img" not in text and "&lt;img" in text
 
 

@@ -23,7 +23,7 @@ from learners import (
 )
 
 from s4s_core import load_solver, save_solver
-from s4s_core.app.description import summary
+from s4s_core.app.description import describe
 from s4s_core.candidates import candidates, rank_starts, squared_errors
 from s4s_core.errors import S4SError, TrainingCancelled
 from s4s_core.names import METHODS, OBJECTIVES, load
@@ -253,7 +253,7 @@ def test_the_log_says_if_a_classical_solver_has_the_lower_rmse(monkeypatch):
 def test_without_a_search_scores_do_not_mention_classical_solvers(init):
     result = tiny_fit(small(), init=init)
     assert set(result.scores["4"]) == {"rmse", "median", "initial"}
-    assert summary(result.pack)["ratios"] == {"4": None}
+    assert describe(result.pack).plain()["ratios"] == {"4": None}
 
 
 # --- counting model calls

@@ -11,15 +11,16 @@ def add_arguments(parser):
 
 
 def run(args):
+    from s4s_core.app.progress import duration
+
     from ..arguments import config_of
     from ..estimate import measure, size
-    from ..progress import clock
 
     found = measure(config_of(args))
     if args.json:
         print(json.dumps(found.plain()))
         return 0
-    print(f"{clock(found.seconds)} at most: {found.calls:,} model calls on {found.device}.")
+    print(f"{duration(found.seconds)} at most: {found.calls:,} model calls on {found.device}.")
     print(f"Peak memory: about {size(found.memory_bytes)}.")
     for warning in found.warnings:
         print(warning)

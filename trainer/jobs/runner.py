@@ -1,124 +1,126 @@
 """The process that works through the queue: one job at a time on each device.
 
-It starts a worker for each job and notes what those cannot: that they died. It ends by itself when
-nothing is left to do. Workers outlive it; the next runner finds them by their locks.
+It starts a worker for each job and notes the deaths that workers cannot note themselves. It ends
+when nothing is left to do. Workers outlive it; the next runner finds them by their locks.
 """
 
 import shutil
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 
-from s4s_core.app import jobs as core
 from s4s_core.app.folders import data_home, jobs_home
-from s4s_core.app.processes import start_detached
+from s4s_core.app.jobs import DIED, OPEN, RUNNER_LOCK, Job, JobState, job_ids
 from s4s_core.errors import JobError
-from s4s_core.lock import Lock, holder
-
-from . import RUNNER_LOCK
+from s4s_core.lock import Lock
 
 POLL = 0.5
 
 
-def run():
-    """Work through the queue until it is empty; does nothing while another runner does."""
+def run() -> None:
+    """Work through the queue until it is empty; do nothing while another runner does."""
     jobs_home().mkdir(parents=True, exist_ok=True)
-    for grave in jobs_home().glob(".old-*"):  # a deletion that was cut off
-        shutil.rmtree(grave, ignore_errors=True)
+    for trash in jobs_home().glob(".old-*"):  # left by an interrupted deletion
+        shutil.rmtree(trash, ignore_errors=True)
     runner = Runner()
     while True:
         with Lock(jobs_home() / RUNNER_LOCK) as lock:
             if not lock.take():
                 return
             runner.work()
-        # Whoever queued a job while the lock was held relied on us: look again without it.
+        # Whoever queued a job while we held the lock relied on us: check again without it.
         if not runner.waiting():
             return
 
 
 class Runner:
-    """One spell of work, from the first job to an empty queue."""
+    """Runs jobs until the queue is empty."""
 
-    def __init__(self):
-        self.children, self.tried = {}, set()
+    def __init__(self) -> None:
+        self.children: dict[subprocess.Popen[bytes], tuple[Job, JobState]] = {}
+        self.tried: set[tuple[str, int]] = set()
 
-    def work(self):
+    def work(self) -> None:
         while True:
-            self.bury()
+            self.collect_exits()
             busy = self.busy_lanes()
             waiting = self.waiting()
-            for folder, state in waiting:
-                if state["lane"] not in busy:
-                    self.start(folder, state)
-                    busy.add(state["lane"])
+            for job, state in waiting:
+                if state.lane not in busy:
+                    self.start(job, state)
+                    busy.add(state.lane)
             if not busy and not waiting:
                 return
             time.sleep(POLL)
 
-    def states(self):
-        """(folder, state) of every job that can be read and is not over."""
-        for id in core.job_ids():
+    def open_jobs(self) -> Iterator[tuple[Job, JobState]]:
+        """Yield every job that is readable and not over."""
+        for id in job_ids():
             try:
-                folder = core.job_folder(id)
-                state = core.read_state(folder)
+                job = Job(id)
+                state = job.state()
             except JobError:
                 continue
-            if state["status"] in ("queued", "running"):
-                yield folder, state
+            if state.status in OPEN:
+                yield job, state
 
-    def waiting(self):
-        """Queued jobs, the longest waiting first, none for a second time in the same attempt."""
-        found = [
-            (folder, state)
-            for folder, state in self.states()
-            if state["status"] == "queued" and (folder.name, state["attempt"]) not in self.tried
+    def waiting(self) -> list[tuple[Job, JobState]]:
+        """Return queued jobs, the longest waiting first, each only once per attempt."""
+        queued = [
+            (job, state)
+            for job, state in self.open_jobs()
+            if state.status == "queued" and (job.id, state.attempt) not in self.tried
         ]
-        return sorted(found, key=lambda pair: pair[1]["queued"])
+        return sorted(queued, key=lambda pair: pair[1].queued)
 
-    def busy_lanes(self):
-        """Lanes in which a worker lives, whoever started it."""
-        busy = {state["lane"] for _, state in self.children.values()}
-        for folder, state in self.states():
-            if state["status"] == "running" and holder(folder / core.LOCK) is not None:
-                busy.add(state["lane"])
+    def busy_lanes(self) -> set[str]:
+        """Return the lanes in which a worker is alive, whoever started it."""
+        busy = {state.lane for _, state in self.children.values()}
+        for job, state in self.open_jobs():
+            if state.status == "running" and job.is_running():
+                busy.add(state.lane)
         return busy
 
-    def start(self, folder, state):
-        """Start a job's worker as whoever queued it would."""
-        self.tried.add((folder.name, state["attempt"]))
-        start = state["start"]
+    def start(self, job: Job, state: JobState) -> None:
+        """Start a job's worker the way whoever queued it would."""
+        self.tried.add((job.id, state.attempt))
+        start = state.start
         variables = {"S4S_HOME": str(data_home().absolute()), "S4S_SOLVERS": start["solvers"]}
         try:
-            process = start_detached(
-                start["command"], folder / core.LOG, start["folder"], **variables
-            )
+            process = job.start(start["command"], start["folder"], **variables)
         except OSError as error:
-            self.note(folder, state, f"Its process cannot be started: {error}.", None)
+            self.note_exit(job, state, f"Could not start the job's process: {error}.", None)
             return
-        self.children[process] = folder, state
+        self.children[process] = job, state
 
-    def bury(self):
-        """Note the exit code of workers that have ended, and what they could not say themselves."""
+    def collect_exits(self) -> None:
+        """Note the exit codes of workers that have ended."""
         for process in list(self.children):
             if process.poll() is not None:
-                folder, state = self.children.pop(process)
+                job, state = self.children.pop(process)
                 code = process.returncode
-                self.note(folder, state, f"Its process ended with code {code} at once.", code)
+                self.note_exit(
+                    job, state, f"The process ended at once, with exit code {code}.", code
+                )
 
-    def note(self, folder, started, error, code):
-        """Put a job's end into its state, where its worker has not done so.
+    def note_exit(self, job: Job, started: JobState, reason: str, code: int | None) -> None:
+        """Write a worker's end into its job's state, unless the worker did so itself.
 
-        `started` is the state that it was started with: a job that was resumed meanwhile waits.
+        `started` is the state at its start: a job that was resumed meanwhile stays queued.
         """
         try:
-            with Lock(folder / core.LOCK) as lock:
+            with job.lock() as lock:
                 if not lock.take():
                     return
-                state, status = core.read_state(folder), "failed"
-                if state["status"] == "running":
-                    status, error = "interrupted", core.DIED
-                elif (state["status"], state["attempt"]) != ("queued", started["attempt"]):
+                state, status = job.state(), "failed"
+                if state.status == "running":
+                    status, reason = "interrupted", DIED
+                elif (state.status, state.attempt) != ("queued", started.attempt):
                     return
-                told = {"status": status, "message": error, "error": error, "exit_code": code}
-                core.write_state(folder, state | told)
+                job.save(
+                    replace(state, status=status, message=reason, error=reason, exit_code=code)
+                )
         except (OSError, JobError) as error:  # a deleted job, a full disk: the queue goes on
-            print(f"{folder.name}: {error}", file=sys.stderr, flush=True)
+            print(f"{job.id}: {error}", file=sys.stderr, flush=True)

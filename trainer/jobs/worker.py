@@ -7,13 +7,14 @@ import os
 import shutil
 import sys
 import traceback
+from dataclasses import replace
 
-from s4s_core.app import jobs as core
+from s4s_core.app.detached import STATE
 from s4s_core.app.folders import publish
+from s4s_core.app.jobs import CONFIG, FIT, METRICS, RESULT, SAMPLES, Job, JobState
 from s4s_core.app.processes import lead_group
 from s4s_core.atomic import sweep, write_atomic
 from s4s_core.errors import JobError, S4SError
-from s4s_core.lock import Lock
 
 from ..config import read_config
 from ..estimate import check_disk
@@ -23,35 +24,34 @@ TEACHER = "teacher"
 """Folder of the teacher's results, kept until the job is done."""
 
 
-def work(id):
-    """Train a queued job to its end; the exit code: 0, or 1 with the reason in its state."""
-    folder = core.job_folder(id)
-    with Lock(folder / core.LOCK) as lock:
+def work(id: str) -> int:
+    """Train a queued job to its end; return 0, or 1 with the reason in the job's state."""
+    job = Job(id)
+    with job.lock() as lock:
         if not lock.take(wait=10.0):
-            raise JobError(f"The job {id} is already running.")
+            raise JobError(f"Job {id} is already running.")
         lead_group()
         faulthandler.enable()  # a crash inside a library leaves its trace in the log
-        state = core.read_state(folder)
-        if state["status"] != "queued":
-            print(f"The job {id} is {state['status']}: nothing to do.")
+        state = job.state()
+        if state.status != "queued":
+            print(f"Job {id} is {state.status}: nothing to do.")
             return 0
-        return _work(folder, state)
+        return _work(job, state)
 
 
-def _work(folder, state):
-    state |= {"status": "running", "pid": os.getpid(), "message": "Starting."}
-    core.write_state(folder, state)
+def _work(job: Job, state: JobState) -> int:
+    state = replace(state, status="running", pid=os.getpid(), message="Starting.")
+    job.save(state)
     try:
-        name = _train(folder)
+        name = _train(job.path)
     except Exception as error:  # noqa: BLE001 - whatever it is, the job's state must say so
         reason = _reason(error)
         print(f"error: {reason}", file=sys.stderr, flush=True)
-        state |= {"status": "failed", "message": reason, "error": reason, "exit_code": 1}
+        state, code = replace(state, status="failed", message=reason, error=reason), 1
     else:
-        done = f"Saved as {name}."
-        state |= {"status": "done", "message": done, "exit_code": 0, "result": name}
-    core.write_state(folder, state)
-    return state["exit_code"]
+        state, code = replace(state, status="done", message=f"Saved as {name}.", result=name), 0
+    job.save(replace(state, exit_code=code))
+    return code
 
 
 def _reason(error):
@@ -83,12 +83,12 @@ def _is_out_of_memory(error):
 
 def _train(folder):
     """Train, save the solver, and return the name that it has in the solvers' folder."""
-    for name in (core.STATE, core.FIT, core.RESULT):
+    for name in (STATE, FIT, RESULT):
         sweep(folder / name)
-    config = read_config(folder / core.CONFIG)
+    config = read_config(folder / CONFIG)
     check_disk(config)
     data = _solver(folder, config)
-    write_atomic(folder / core.RESULT, data)
+    write_atomic(folder / RESULT, data)
     path = publish(data, config.title)
     shutil.rmtree(folder / TEACHER, ignore_errors=True)
     print(f"Saved {path}", flush=True)
@@ -107,7 +107,7 @@ def _solver(folder, config):
     check_disk(config, model.shape)
     teacher = teacher_of(config, model)
     with Record(folder, config, model, teacher) as record:
-        result = train(config, model, record, folder / core.FIT, folder / TEACHER, teacher)
+        result = train(config, model, record, folder / FIT, folder / TEACHER, teacher)
         for line in result.log:
             print(line, flush=True)
         pack = described(result.pack, model, config, record.gallery.finish(result))
@@ -121,10 +121,10 @@ class Record:
         from ..gallery import Gallery
         from ..training import Course
 
-        last = core.last_metric(folder)
+        last = Job(folder.name).last_metric()
         self.course = Course(config, last.get("seconds", 0.0))
-        self.gallery = Gallery(model, teacher, folder / core.SAMPLES)
-        self.file = open(folder / core.METRICS, "ab")  # noqa: SIM115 - closed in __exit__
+        self.gallery = Gallery(model, teacher, folder / SAMPLES)
+        self.file = open(folder / METRICS, "ab")  # noqa: SIM115 - closed in __exit__
         if self.file.tell():
             self.file.write(b"\n")  # ends a line that a killed process left unfinished
 

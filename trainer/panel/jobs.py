@@ -4,10 +4,17 @@ from functools import partial
 
 import gradio as gr
 
-from s4s_core.app.jobs import job_ids, list_jobs
+from s4s_core.app.jobs import (
+    OPEN,
+    RESUMABLE,
+    Job,
+    ensure_runner,
+    job_ids,
+    list_jobs,
+    runner_is_alive,
+)
 from s4s_core.errors import JobError
 
-from .. import jobs
 from . import markup
 from .charts import line_chart
 from .compat import on
@@ -15,7 +22,6 @@ from .fields import make_room
 from .seen import changed
 
 MOST_JOBS = 50
-OPEN = ("queued", "running")
 _NONE = "No jobs yet: choose a model in the tab Train and press Train solver."
 
 
@@ -50,36 +56,36 @@ class JobsTab:
 
     def wire(self, look_again):
         """`look_again(event)` makes an event's end a look at everything."""
-        look_again(on(self.cancel.click, lambda id: jobs.cancel(known(id)), self.list))
+        look_again(on(self.cancel.click, lambda id: known(id).cancel(), self.list))
         look_again(on(self.resume.click, partial(resume, self.hooks), self.list))
         on(self.delete.click, lambda: gr.update(visible=True), None, self.confirm, quiet=True)
-        look_again(on(self.confirm.click, lambda id: jobs.delete(known(id)), self.list))
+        look_again(on(self.confirm.click, lambda id: known(id).delete(), self.list))
 
 
 def known(id):
-    """A job's id, if it is one of the jobs there are."""
+    """The job of an id, if it is one of the jobs there are."""
     if id not in job_ids():
-        raise JobError("That job is no longer there: choose another one.")
-    return id
+        raise JobError("That job is gone. Choose another one.")
+    return Job(id)
 
 
 def resume(hooks, id):
     """Queue a job again."""
-    id = known(id)
+    job = known(id)
     make_room(hooks)
-    jobs.resume(id)
+    job.resume()
 
 
 def wake(hooks):
     """Let jobs go on that wait although nobody works through the queue, as after a reboot."""
-    if any(view["status"] == "queued" for view in list_jobs()) and not jobs.is_running():
+    if any(view.status == "queued" for view in list_jobs()) and not runner_is_alive():
         make_room(hooks)
-        jobs.ensure_runner()
+        ensure_runner()
 
 
 def choices():
     """(text, id) of the newest jobs."""
-    return [(f"{view['name']} · {view['status']}", view["id"]) for view in list_jobs()[:MOST_JOBS]]
+    return [(f"{view.name} · {view.status}", view.id) for view in list_jobs()[:MOST_JOBS]]
 
 
 def look(seen, chosen):
@@ -90,17 +96,17 @@ def look(seen, chosen):
     moved = {} if new == chosen else {"value": new}
     shown = changed(seen, "jobs", (tuple(listed), new), lambda: gr.update(choices=listed, **moved))
     try:
-        return [shown, *_details(seen, jobs.job(new))]
+        return [shown, *_details(seen, Job(new))]
     except JobError:  # none, or deleted meanwhile
         return [shown, *_nothing(seen)]
 
 
 def _details(seen, job):
-    view, grid = job.view(), job.grid()
-    status, metrics = view["status"], job.metrics()
+    view, grid = job.view(), job.sheet()
+    status, metrics = view.status, job.metrics()
     able = {
         "cancel": status in OPEN,
-        "resume": status in jobs.RESUMABLE,
+        "resume": status in RESUMABLE,
         "delete": True,
         "again": True,
     }

@@ -3,7 +3,7 @@
 import base64
 from html import escape
 
-from ..progress import clock
+from s4s_core.app.progress import duration
 
 
 def empty(sentence):
@@ -48,24 +48,24 @@ def download(data, name, text="Download"):
 
 def job_card(view):
     """What a job is and how far it is."""
-    status, share = view["status"], view["progress"]
+    status, share = view.status, view.progress
     line = [f"{share:.0%}"]
-    if view["eta"] is not None:
-        line.append(f"{clock(view['eta'])} left")
-    if view["calls"]:
-        line.append(f"{view['calls']:,} model calls")
-    nfes = ", ".join(map(str, view["nfes"]))
+    if view.eta is not None:
+        line.append(f"{duration(view.eta)} left")
+    if view.calls:
+        line.append(f"{view.calls:,} model calls")
+    nfes = ", ".join(map(str, view.nfes))
     parts = [
-        f'<div class="s4s-head"><h2>{escape(view["name"])}</h2>'
+        f'<div class="s4s-head"><h2>{escape(view.name)}</h2>'
         f'<span class="s4s-chip s4s-{escape(status)}">{escape(status)}</span>'
-        f'<span class="s4s-faint">{escape(view["model"])}, {escape(nfes)} steps</span></div>',
+        f'<span class="s4s-faint">{escape(view.model)}, {escape(nfes)} steps</span></div>',
         bar(share, status),
         f"<div><b>{escape(' · '.join(line))}</b> "
-        f'<span class="s4s-faint">{escape(view["message"] or "")}</span></div>',
+        f'<span class="s4s-faint">{escape(view.message or "")}</span></div>',
     ]
-    if view["error"]:
-        code = "" if view["exit_code"] is None else f" (exit code {view['exit_code']})"
-        parts.append(note(f"{view['error']}{code}", bad=True))
+    if view.error:
+        code = "" if view.exit_code is None else f" (exit code {view.exit_code})"
+        parts.append(note(f"{view.error}{code}", bad=True))
     return f'<div class="s4s-card" data-status="{escape(status)}">{"".join(parts)}</div>'
 
 

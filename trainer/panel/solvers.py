@@ -4,7 +4,7 @@ from html import escape
 
 import gradio as gr
 
-from s4s_core.app.description import summary
+from s4s_core.app.description import describe
 from s4s_core.app.folders import find_solver, publish, solver_files, solver_folders
 from s4s_core.errors import S4SError, SolverFileError
 from s4s_core.solver_file import checked_solver, dump_solver, load_unchanged, merge_packs
@@ -127,7 +127,10 @@ def _details(seen, name, nfe):
         try:
             path = find_solver(name)
             pack, stamp = load_unchanged(path), path.stat().st_mtime_ns
-            text, nfes = markup.solver_card(name, summary(pack)), [str(n) for n in pack.nfes]
+            text, nfes = (
+                markup.solver_card(name, describe(pack).plain()),
+                [str(n) for n in pack.nfes],
+            )
             plot = markup.charts(table_charts(pack, int(nfe) if nfe in nfes else pack.nfes[0]))
         except (S4SError, OSError) as error:
             text, nfes, plot, stamp = markup.note(str(error), bad=True), [], "", None

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from s4s_core.app.description import summary, table_facts
+from s4s_core.app.description import describe, describe_table
 
 from .charts import heat_map, line_chart
 
@@ -20,7 +20,7 @@ body {{ font: 15px system-ui, sans-serif; max-width: 1240px; margin: 2rem auto; 
 
 def table_charts(pack, nfe):
     """One table as a list of SVG charts: its noise levels, and its coefficients step by step."""
-    facts = table_facts(pack, nfe)
+    facts = describe_table(pack, nfe)
     nodes, calls = list(enumerate(facts["sigmas"])), list(enumerate(facts["call_sigmas"]))
     lines = {"nodes": nodes}
     if len(calls) == len(nodes) - 1 and facts["call_sigmas"] != facts["sigmas"][:-1]:
@@ -40,5 +40,5 @@ def page(file, pack):
     for nfe in pack.nfes:
         charts = "".join(table_charts(pack, nfe))
         parts.append(f'<h2>{nfe} model calls</h2><div class="s4s-charts">{charts}</div>')
-    title = escape(summary(pack)["name"] or file)
+    title = escape(describe(pack).plain()["name"] or file)
     return _PAGE.format(title=title, body="".join(parts))

@@ -5,6 +5,8 @@ from functools import partial
 
 import gradio as gr
 
+from s4s_core.app.jobs import Job
+from s4s_core.app.progress import duration
 from s4s_core.errors import ConfigError
 from s4s_core.names import METHODS, OBJECTIVES
 
@@ -13,7 +15,6 @@ from ..config import TrainConfig
 from ..estimate import estimate, size
 from ..models.choice import PATHS
 from ..presets import PRESETS, with_preset
-from ..progress import clock
 from . import fields
 from .compat import on
 from .markup import card, empty, facts, note
@@ -175,7 +176,7 @@ def values_of(config):
 
 def refill(id):
     """Updates of all fields: the settings of a job."""
-    values = dict(zip(NAMES, values_of(jobs.job(id).config), strict=True))
+    values = dict(zip(NAMES, values_of(jobs.config_of(Job(id))), strict=True))
     updates = {name: gr.update(value=value) for name, value in values.items()}
     updates["path"] = gr.update(value=values["path"], visible=values["kind"] in PATHS)
     return list(updates.values())
@@ -185,7 +186,7 @@ def queue_job(hooks, *values):
     """Queue a job of the fields' values and return its id."""
     config = config_of(*values)
     fields.make_room(hooks)
-    return jobs.add(config)
+    return jobs.queue_job(config).id
 
 
 def estimate_card(hooks, *values):
@@ -198,7 +199,7 @@ def estimate_card(hooks, *values):
 def estimate_markup(found):
     """An Estimate for people."""
     known = {
-        "Time": f"{clock(found.seconds)} at most",
+        "Time": f"{duration(found.seconds)} at most",
         "Memory": f"about {size(found.memory_bytes)} at the peak",
         "Model calls": f"{found.calls:,}",
         "Computed on": found.device,

@@ -1,0 +1,58 @@
+"""How far a run is and how long it will take, for every front end."""
+
+import time
+from collections.abc import Callable
+
+Clock = Callable[[], float]
+
+
+def duration(seconds: float) -> str:
+    """Format seconds as 1:05 or 2:03:04."""
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+class TimeLeft:
+    """Estimates the seconds left from the share of the work done, as a run reports it.
+
+    The first share is where this process began: a resumed run does not count what came before.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic, least: float = 0.005) -> None:
+        self._clock, self._least = clock, least
+        self._began, self._first = clock(), None  # type: float, float | None
+        self.share = 0.0
+        """The greatest share seen, 0 to 1: progress never moves back."""
+
+    @property
+    def spent(self) -> float:
+        """Seconds since this object was made."""
+        return self._clock() - self._began
+
+    def update(self, share: float) -> float | None:
+        """Take a share done and return the seconds left, or None while it is too early to say."""
+        self.share = max(self.share, min(share, 1.0))
+        if self._first is None:
+            self._first = self.share
+        gained = self.share - self._first
+        return self.spent / gained * (1 - self.share) if gained > self._least else None
+
+
+class Throttle:
+    """Keeps previews from slowing a run down.
+
+    Two previews are at least `pause` seconds apart, and `factor` times what the last one took.
+    """
+
+    def __init__(self, pause: float = 5.0, factor: float = 20.0, clock: Clock = time.monotonic):
+        self.pause, self.factor, self._clock = pause, factor, clock
+        self._due = -float("inf")
+
+    def ready(self) -> bool:
+        """Is it time for a preview?"""
+        return self._clock() >= self._due
+
+    def took(self, seconds: float) -> None:
+        """Note what a preview took; the next one waits accordingly."""
+        self._due = self._clock() + max(self.pause, self.factor * seconds)
