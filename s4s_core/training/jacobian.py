@@ -10,7 +10,7 @@ does not change them.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 
@@ -52,8 +52,8 @@ def entry_point(base: Program, other: Program) -> Entry | None:
 def expand_rows(program: Program, count: int) -> Program:
     """Repeat every row of a program of leading dimension [rows] `count` times."""
 
-    def repeat(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.repeat_interleave(count, dim=0)
+    def repeat(tensor: object) -> torch.Tensor:  # a program holds tensors, or floats
+        return cast(torch.Tensor, tensor).repeat_interleave(count, dim=0)
 
     scales = program.data_scales
     moves = [Move(repeat(m.scale), repeat(m.weights), m.accept) for m in program.moves]

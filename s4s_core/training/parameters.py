@@ -12,6 +12,7 @@ factor B, which the free coefficients absorb: there a node and its call share on
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ def coefficient_basis(
         index = np.arange(masks[name].size).reshape(masks[name].shape) + offset
         blocks[name], offset = index, offset + masks[name].size
     for name, index in blocks.items():
-        rows = index.reshape(-1, index.shape[-1])
+        rows = index.reshape(-1, masks[name].shape[-1])
         keep = masks[name].reshape(rows.shape)
         columns += _directions(rows, keep, total, fixed, consistent)
     return torch.from_numpy(np.array(columns).reshape(-1, total).T.copy())
@@ -180,7 +181,7 @@ def as_multistep(table: SolverTable) -> SolverTable:
         calls = (
             1.0 if table.form == "data" else arrays["call_sigmas"][n + 1 - reach : n + 1].flip(0)
         )
-        b[n, :reach] = move.weights * calls / factor[n]
+        b[n, :reach] = cast(torch.Tensor, move.weights) * calls / factor[n]
     return SolverTable(
         "lms",
         table.order + 1,

@@ -84,9 +84,9 @@ class Times:
         """Return (nodes [steps + 1], calls [nfe]) as sigmas."""
         tau = xi.softmax(0).flip(0).cumsum(0).flip(0)
         time = (tau - tau[-1]) / (tau[0] - tau[-1]) * (self.top - self.low) + self.low
-        bound = CLIP_SHARE / self.stride * (time[:-1] - time[1:]).min().item()
+        least = CLIP_SHARE / self.stride * (time[:-1] - time[1:]).min().item()
         calls = time[self.owner] + self.shares * (time[1:] - time[:-1])[self.owner]
-        bound = self.offsets[1:].abs().clamp(min=bound)
+        bound = self.offsets[1:].abs().clamp(min=least)
         calls = (calls[1:] + offsets[1:].clamp(-bound, bound)).clamp(self.lowest, self.top)
         last = torch.tensor([self.ending], dtype=torch.float64)
         nodes = torch.cat([self.first[0], self.to_sigma(time[1:-1]), last])
