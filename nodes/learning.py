@@ -20,7 +20,7 @@ from ..s4s_core.names import EFFORTS
 from ..s4s_core.table import SolverPack
 from ..s4s_core.teacher import Pairs, draw_noise
 from ..s4s_core.training.fit import STATE_VERSION, fit
-from ..s4s_core.training.memory import Workers
+from ..s4s_core.training.memory import Batcher
 from ..s4s_core.training.task import Meter
 from . import notices, sheets
 from .graph import ancestors
@@ -210,7 +210,7 @@ class Show:
 
     def __init__(self, model, teacher):
         self.model, self.teacher = model, teacher
-        self.workers = Workers(model.batch(), Meter(model.denoise))
+        self.workers = Batcher(model.batch(), Meter(model.denoise))
         x, cond = draw_noise(model, SHOWN, SHOW_SEED)
         self.pairs = Pairs(x, cond, self._run(Pairs(x, cond, x), teacher))
 

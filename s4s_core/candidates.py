@@ -1,20 +1,23 @@
-"""How far tables land from the teacher, and which classical solver starts nearest."""
+"""Classical solvers as candidates: resolve them by name, and rank them by error to the teacher."""
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from .classical import classical_table
 from .errors import TableError
-from .names import start_parts, start_steps
+from .model import Denoiser, Model
+from .names import solver_parts, solver_steps
 from .sampling import sample
 from .schedules import schedule
 from .spaces import as_float64
 from .table import SolverTable
+from .teacher import Pairs
 
-# What "auto" tries. Schedules that need scipy or thousands of calls (dmn, gits) are left out, so
-# that the outcome depends on nothing but the model and the seed.
-SOLVERS = (
+# What init="auto" tries. Schedules that need scipy or thousands of model calls (dmn, gits) are left
+# out, so that the result depends on nothing but the model and the seed.
+AUTO_SOLVERS = (
     ("ddim", 1),
     ("ipndm", 2),
     ("ipndm", 3),
@@ -24,7 +27,7 @@ SOLVERS = (
     ("unipc-bh2", 2),
     ("unipc-bh2", 3),
 )
-SCHEDULES = ("uniform", "quadratic", "edm", "logsnr", "ays")
+AUTO_SCHEDULES = ("uniform", "quadratic", "edm", "logsnr", "ays")
 
 
 class Candidate(NamedTuple):
@@ -36,12 +39,18 @@ class Candidate(NamedTuple):
     table: SolverTable
 
     @property
-    def label(self):
+    def label(self) -> str:
         return f"{self.solver} {self.order}, {self.schedule}"
 
 
-def squared_errors(denoise, table, pairs, batch=32):
-    """Mean squared error to the teacher of each pair, float64 [n]."""
+Ranked = list[tuple[float, Candidate]]
+"""Candidates with their errors, best first."""
+
+
+def squared_errors(
+    denoise: Denoiser, table: SolverTable, pairs: Pairs, batch: int = 32
+) -> torch.Tensor:
+    """Return the mean squared error to the teacher of each pair, float64 [n]."""
     with torch.no_grad():
         parts = [
             as_float64(sample(denoise, part.x, table, part.cond) - part.target).flatten(1)
@@ -50,17 +59,24 @@ def squared_errors(denoise, table, pairs, batch=32):
         return torch.cat([part.square().mean(1) for part in parts]).cpu()
 
 
-def rmse(denoise, table, pairs, batch=32):
-    """Root of the mean squared error to the teacher over all pairs."""
+def rmse(denoise: Denoiser, table: SolverTable, pairs: Pairs, batch: int = 32) -> float:
+    """Return the root mean squared error to the teacher over all pairs."""
     return float(squared_errors(denoise, table, pairs, batch).mean().sqrt())
 
 
-def candidates(model, nfe, ending=0.0, solvers=SOLVERS, schedules=SCHEDULES, options=None):
-    """Every classical table of `nfe` calls that exists for the model.
+def candidates(
+    model: Model,
+    nfe: int,
+    ending: float = 0.0,
+    solvers: Sequence[tuple[str, int]] = AUTO_SOLVERS,
+    schedules: Sequence[str] = AUTO_SCHEDULES,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Candidate]:
+    """Return every classical table of `nfe` calls that exists for the model.
 
-    `options` are keyword arguments of schedules by name, such as gits' measured costs.
+    `options` are keyword arguments of schedules by name, such as measured costs for gits.
     """
-    found = []
+    result = []
     for name in schedules:
         try:
             nodes = schedule(name, nfe, model, ending, **(options or {}).get(name, {}))
@@ -68,54 +84,50 @@ def candidates(model, nfe, ending=0.0, solvers=SOLVERS, schedules=SCHEDULES, opt
             continue
         for solver, order in solvers:
             table = classical_table(solver, nodes, order, model.space)
-            found.append(Candidate(solver, order, name, table))
-    return found
+            result.append(Candidate(solver, order, name, table))
+    return result
 
 
-def rank(denoise, found, pairs, batch=32, keep=8, first=16):
-    """Candidates with their errors, best first.
+def rank(
+    denoise: Denoiser,
+    candidates: Sequence[Candidate],
+    pairs: Pairs,
+    batch: int = 32,
+    keep: int = 8,
+    first: int = 16,
+) -> Ranked:
+    """Score all candidates on the first pairs, then the best `keep` on all pairs."""
 
-    All are scored on the first few pairs; the best `keep` again on all pairs, if there are more.
-    """
+    def score(candidates: Sequence[Candidate], pairs: Pairs) -> Ranked:
+        scored = [(rmse(denoise, c.table, pairs, batch), c) for c in candidates]
+        return sorted(scored, key=_error)
 
-    def scored(some, few):
-        return sorted(((rmse(denoise, c.table, few, batch), c) for c in some), key=_score)
-
-    best = scored(found, pairs[:first])[:keep]
-    return best if len(pairs) <= first else scored([c for _, c in best], pairs)
+    best = score(candidates, pairs[:first])[:keep]
+    return best if len(pairs) <= first else score([c for _, c in best], pairs)
 
 
-def _score(pair):
-    """Sort key: the error, with NaN and infinity last."""
-    error = pair[0]
+def _error(scored: tuple[float, Candidate]) -> float:
+    """Sort key: the error, with NaN last."""
+    error = scored[0]
     return error if error == error else float("inf")
 
 
-def check_start(model, text, nfe, ending):
-    """Raise what `named_start` would, without a call of the model."""
+def check_solver(model: Model, text: str, nfe: int, ending: float) -> None:
+    """Raise what `named_solver` would raise, without calling the model."""
     known = text.removesuffix(":gits") + ":edm" if text.endswith(":gits") else text
-    named_start(model, known, nfe, ending)
+    named_solver(model, known, nfe, ending)
 
 
-def named_start(model, text, nfe, ending, **options):
-    """The Candidate of "solver:order:schedule", such as "ipndm:3:edm".
-
-    `options` are those of the schedule.
-    """
-    solver, order, name = start_parts(text)
-    nodes = schedule(name, start_steps(solver, order, nfe, ending), model, ending, **options)
+def named_solver(model: Model, text: str, nfe: int, ending: float, **options: Any) -> Candidate:
+    """Resolve "solver:order:schedule", such as "ipndm:3:edm"; `options` go to the schedule."""
+    solver, order, name = solver_parts(text)
+    nodes = schedule(name, solver_steps(solver, order, nfe, ending), model, ending, **options)
     table = classical_table(solver, nodes, order, model.space)
     return Candidate(solver, order, name, table)
 
 
-def ranked_starts(model, denoise, pairs, nfe, ending, batch):
-    """[(error, Candidate)] of the classical solvers on every schedule, best first."""
+def rank_starts(
+    model: Model, denoise: Denoiser, pairs: Pairs, nfe: int, ending: float, batch: int
+) -> Ranked:
+    """Rank all classical solvers on all schedules that init="auto" tries."""
     return rank(denoise, candidates(model, nfe, ending), pairs, batch)
-
-
-def distinct(ranked, count):
-    """The best `count` candidates, no two of the same form and schedule."""
-    chosen = {}
-    for _, candidate in ranked:
-        chosen.setdefault((candidate.table.form, candidate.schedule), candidate)
-    return list(chosen.values())[:count]

@@ -1,13 +1,16 @@
-"""Names of everything that can be chosen, readable without torch, and where each one lives.
+"""Registries of everything that can be chosen by name. Importing them does not import torch.
 
-Adding a solver or a schedule is its own file, one line here, and its tests.
+To add a solver, schedule, objective or training method, write its file and its tests, and add one
+line here: the name and "module:object", relative to s4s_core.
 """
 
 import difflib
 import importlib
 import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from .errors import TableError, TrainingError
+from .errors import S4SError, TableError, TrainingError
 
 SOLVERS = {
     "euler": "classical.multistep:euler",
@@ -33,41 +36,88 @@ SCHEDULES = {
     "ays": "schedules.ays:ays",
 }
 
-# Model calls per NFE that training may spend.
+
+class ObjectiveEntry(NamedTuple):
+    """A training objective: where it lives, and whether it is a sum of squares."""
+
+    place: str
+    squares: bool
+
+
+OBJECTIVES = {
+    "l2": ObjectiveEntry("objectives:L2", squares=True),
+    "l1": ObjectiveEntry("objectives:L1", squares=False),
+    "huber": ObjectiveEntry("objectives:Huber", squares=False),
+    "lpips-alex": ObjectiveEntry("objectives:Lpips", squares=True),
+    "lpips-vgg": ObjectiveEntry("objectives:Lpips", squares=True),
+    "lpips-squeeze": ObjectiveEntry("objectives:Lpips", squares=True),
+}
+
+
+class MethodEntry(NamedTuple):
+    """A training method: where its `Method` lives, and what front ends ask about it.
+
+    needs_gradient: the model must be differentiable.
+    needs_squares: the objective must be a sum of squares.
+    default_budget: model calls per NFE; None trains for as long as the epochs take.
+    """
+
+    place: str
+    needs_gradient: bool
+    needs_squares: bool
+    default_budget: int | None
+
+
+METHODS = {
+    "gauss-newton": MethodEntry("training.gauss_newton:GAUSS_NEWTON", False, True, 20_000),
+    "s4s": MethodEntry("training.gradient:S4S", True, False, None),
+    "s4s-alt": MethodEntry("training.gradient:S4S_ALT", True, False, None),
+    "joint": MethodEntry("training.gradient:JOINT", True, False, None),
+    "ld3": MethodEntry("training.gradient:LD3", True, False, None),
+}
+DEFAULT_METHOD = "gauss-newton"
+
 EFFORTS = {"quick": 6_000, "normal": 20_000, "thorough": 60_000}
+"""Model calls per NFE that training may spend."""
 
-OBJECTIVES = ("l2", "l1", "huber", "lpips-alex", "lpips-vgg", "lpips-squeeze")
-
-# No sums of squares, which gauss-newton needs: for the methods by gradient.
-GRADIENT_OBJECTIVES = ("l1", "huber")
-
-# What the times of a solver may be given and learned in.
 DOMAINS = ("sigma", "logsnr", "time")
-
-METHODS = ("gauss-newton", "s4s", "s4s-alt", "joint", "ld3")
-
+"""The time variables in which the gradient methods can learn a solver's times."""
 
 FORMS = {"ve": ("noise", "data"), "flow": ("velocity", "data", "noise")}
 SPACES = tuple(FORMS)
 
 
-def check_name(registry, kind, name, error):
-    """Raise `error`, naming the valid ones, unless a name is registered."""
+def check_name(registry: Collection[str], kind: str, name: object, error: type[S4SError]) -> None:
+    """Raise `error`, listing the valid names, unless `name` is registered."""
     if name not in registry:
         near = difflib.get_close_matches(str(name), registry, n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         raise error(f"Unknown {kind} '{name}': choose one of {', '.join(registry)}.{hint}")
 
 
-def resolve(registry, kind, name, error):
-    """The function behind a registered name; `error` is raised if there is none."""
+def load(place: str) -> Any:
+    """Import the object at "module:object", relative to s4s_core."""
+    module, name = place.split(":")
+    return getattr(importlib.import_module(f".{module}", __package__), name)
+
+
+def resolve(
+    registry: Mapping[str, str], kind: str, name: str, error: type[S4SError]
+) -> Callable[..., Any]:
+    """Return the function registered under `name`; raise `error` if there is none."""
     check_name(registry, kind, name, error)
-    module, function = registry[name].split(":")
-    return getattr(importlib.import_module(f".{module}", __package__), function)
+    function: Callable[..., Any] = load(registry[name])
+    return function
 
 
-def check_options(function, kind, name, options, error):
-    """Raise `error` for an option that `function` does not take, naming those it does."""
+def check_options(
+    function: Callable[..., Any],
+    kind: str,
+    name: str,
+    options: Iterable[str],
+    error: type[S4SError],
+) -> None:
+    """Raise `error` for an option that `function` does not take, listing those it does."""
     known = [
         p.name for p in inspect.signature(function).parameters.values() if p.default is not p.empty
     ]
@@ -77,13 +127,13 @@ def check_options(function, kind, name, options, error):
             raise error(f"The {kind} '{name}' has no option '{option}': it takes {takes}.")
 
 
-def check_space(space):
+def check_space(space: str) -> None:
     """Raise TableError unless `space` is known."""
     if space not in FORMS:
         raise TableError(f"Unknown space '{space}': choose one of {', '.join(SPACES)}.")
 
 
-def check_form(form, space):
+def check_form(form: str, space: str) -> None:
     """Raise TableError unless `form` exists in `space`."""
     check_space(space)
     if form not in FORMS[space]:
@@ -92,21 +142,20 @@ def check_form(form, space):
         )
 
 
-def start_parts(text):
-    """(solver, order, schedule) of a start such as "ipndm:3:edm"; TrainingError if it is none."""
+def solver_parts(text: str) -> tuple[str, int, str]:
+    """Split a solver name such as "ipndm:3:edm" into (solver, order, schedule)."""
     parts = text.split(":")
     if len(parts) != 3 or not parts[1].isdecimal() or not int(parts[1]):
         raise TrainingError(
-            f"The start '{text}' is not understood: write 'auto' or solver:order:schedule, "
-            "such as ipndm:3:edm."
+            f"Invalid solver name '{text}': write solver:order:schedule, such as ipndm:3:edm."
         )
     check_name(SOLVERS, "solver", parts[0], TrainingError)
     check_name(SCHEDULES, "schedule", parts[2], TrainingError)
     return parts[0], int(parts[1]), parts[2]
 
 
-def start_steps(solver, order, nfe, ending):
-    """Steps in which a classical solver makes `nfe` calls; TrainingError if there are none."""
+def solver_steps(solver: str, order: int, nfe: int, ending: float) -> int:
+    """Return how many steps a classical solver takes in exactly `nfe` model calls."""
     if solver not in ("dpm-solver", "heun"):
         return nfe
     steps, rest = divmod(nfe + (solver == "heun" and ending == 0), order)

@@ -1,51 +1,80 @@
-"""Distances between a solver's result and the teacher's, per sample.
+"""Training objectives: distances between a solver's results and the teacher's, per sample.
 
-An objective maps a result to features (`embed`) whose squared distance to the target's features is
-minimised: a sum of squares, which Gauss-Newton needs. Plain distances that are no sum of squares
-(l1, huber) have no features and serve the gradient methods only.
+Gauss-Newton needs a sum of squares: an objective with `embed`, which maps results to features whose
+squared distance is minimised. Objectives without it (l1, huber) need a gradient method.
 """
 
 import importlib.util
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 
 from .errors import ObjectiveError, pip_install_line
-from .names import OBJECTIVES
+from .names import OBJECTIVES, check_name, load
+
+Decode = Callable[[torch.Tensor], torch.Tensor]
+"""Turns results into RGB pictures in [-1, 1]."""
 
 _HUBER = 0.03
 _SMALLEST_SIDE = 64
 
 
-class L2:
+class Objective(Protocol):
+    """What `fit` minimises."""
+
+    name: str
+
+    def distance(self, result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Return the distance of each sample [batch]."""
+        ...
+
+
+@runtime_checkable
+class SumOfSquares(Protocol):
+    """An objective that is the squared distance of features."""
+
+    def embed(self, x: torch.Tensor) -> torch.Tensor:
+        """Return features [batch, m] whose squared distance is the objective."""
+        ...
+
+
+class _Builtin:
+    name: ClassVar[str]
+
+    @classmethod
+    def load(cls, name: str, decode: Decode | None) -> "_Builtin":
+        return cls()
+
+
+class L2(_Builtin):
     """Mean squared error."""
 
     name = "l2"
 
-    def embed(self, x):
-        """Features [batch, m] whose squared distance is the objective."""
+    def embed(self, x: torch.Tensor) -> torch.Tensor:
         flat = x.flatten(1)
-        return flat / flat.shape[1] ** 0.5
+        return flat / float(flat.shape[1] ** 0.5)
 
-    def distance(self, result, target):
-        """Distance per sample [batch]."""
+    def distance(self, result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return (self.embed(result) - self.embed(target)).square().sum(1)
 
 
-class L1:
+class L1(_Builtin):
     """Mean absolute error."""
 
     name = "l1"
 
-    def distance(self, result, target):
+    def distance(self, result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return (result - target).flatten(1).abs().mean(1)
 
 
-class Huber:
+class Huber(_Builtin):
     """Pseudo-Huber: quadratic for small differences, linear for large ones."""
 
     name = "huber"
 
-    def distance(self, result, target):
+    def distance(self, result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         ratio = (result - target).flatten(1) / _HUBER
         return (_HUBER * ((1 + ratio.square()).sqrt() - 1)).mean(1)
 
@@ -53,21 +82,22 @@ class Huber:
 class Lpips:
     """LPIPS of the `lpips` package, written as a squared distance of features.
 
-    LPIPS averages w_c (u_c - v_c)^2 over pixels and sums over channels and layers, u and v being
-    unit-normalised activations; sqrt(w_c / pixels) u_c are therefore its features. `decode` maps
-    results to pictures in [-1, 1], three channels; the default takes them as they are.
+    LPIPS averages w_c (u_c - v_c)^2 over pixels and sums over channels and layers, where u and v
+    are unit-normalised activations; its features are therefore sqrt(w_c / pixels) u_c. `decode`
+    turns results into RGB pictures in [-1, 1]; by default they are used unchanged.
     """
 
-    def __init__(self, network, name="lpips-alex", decode=None):
-        self.network, self.name = network.eval().requires_grad_(False), name
+    def __init__(
+        self, network: torch.nn.Module, name: str = "lpips-alex", decode: Decode | None = None
+    ) -> None:
+        self.network: Any = network.eval().requires_grad_(False)  # lpips has no types
+        self.name = name
         self.decode = decode or (lambda x: x)
 
-    def embed(self, x):
+    def embed(self, x: torch.Tensor) -> torch.Tensor:
         pictures = self.decode(x).float()
         if pictures.ndim != 4 or pictures.shape[1] != 3:
-            raise ObjectiveError(
-                "LPIPS compares RGB pictures: give it a decoder, or use the objective 'l2'."
-            )
+            raise ObjectiveError("LPIPS compares RGB pictures: pass `decode`, or use 'l2'.")
         self.network.to(pictures.device)
         short = min(pictures.shape[2:])
         if short < _SMALLEST_SIDE:
@@ -83,31 +113,31 @@ class Lpips:
             parts.append((unit * weights.sqrt()).flatten(1))
         return torch.cat(parts, dim=1)
 
-    distance = L2.distance
+    def distance(self, result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (self.embed(result) - self.embed(target)).square().sum(1)
+
+    @classmethod
+    def load(cls, name: str, decode: Decode | None) -> "Lpips":
+        """Load the network of "lpips-NETWORK", and download its weights the first time."""
+        if importlib.util.find_spec("lpips") is None:
+            raise ObjectiveError(
+                "LPIPS needs the package lpips. Use the objective 'l2', or install it: "
+                f"{pip_install_line('lpips')}"
+            )
+        import lpips
+
+        try:
+            network = lpips.LPIPS(net=name.removeprefix("lpips-"), verbose=False)
+        except (OSError, RuntimeError) as error:
+            raise ObjectiveError(
+                f"Could not download the LPIPS weights ({error}). Connect to the internet and try "
+                "again, or use the objective 'l2'."
+            ) from error
+        return cls(network, name, decode)
 
 
-def _load_lpips(name, decode):
-    if importlib.util.find_spec("lpips") is None:
-        raise ObjectiveError(
-            "The objective LPIPS needs the package lpips: use 'l2', or install it with this "
-            f"command: {pip_install_line('lpips')}"
-        )
-    import lpips
-
-    try:
-        network = lpips.LPIPS(net=name.removeprefix("lpips-"), verbose=False)
-    except (OSError, RuntimeError) as error:
-        raise ObjectiveError(
-            f"The weights of {name} cannot be had ({error}): go online once so that they can be "
-            "downloaded, or use 'l2', 'l1' or 'huber'."
-        ) from error
-    return Lpips(network, name, decode)
-
-
-def objective(name, decode=None):
-    """The objective of that name; lpips and its weights are loaded only when asked for."""
-    if name not in OBJECTIVES:
-        raise ObjectiveError(f"Unknown objective '{name}': choose one of {', '.join(OBJECTIVES)}.")
-    if name.startswith("lpips"):
-        return _load_lpips(name, decode)
-    return {"l2": L2, "l1": L1, "huber": Huber}[name]()
+def objective(name: str, decode: Decode | None = None) -> Objective:
+    """Return the objective of that name; LPIPS and its weights are only loaded if asked for."""
+    check_name(OBJECTIVES, "objective", name, ObjectiveError)
+    made: Objective = load(OBJECTIVES[name].place).load(name, decode)
+    return made

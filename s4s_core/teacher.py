@@ -1,8 +1,11 @@
-"""Teacher pairs: noise, condition and the result that a solver shall reach from that noise."""
+"""Teacher pairs: noise, condition, and the result that a solver should reach from that noise."""
 
 import hashlib
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from safetensors import SafetensorError
@@ -11,48 +14,56 @@ from safetensors.torch import load_file, save
 from .atomic import write_atomic
 from .classical import classical_table
 from .errors import ModelError
+from .model import Condition, Denoiser, Model
 from .sampling import sample
 from .schedules import schedule
 from .table import SolverTable, canonical_json
 
 TEACHER_NFE = 20
 
+Teacher: TypeAlias = SolverTable | Callable[[torch.Tensor, Condition | None], torch.Tensor]
+"""A table, or a function (x, cond) -> result.
+
+A function may have the attributes `nfe` (model calls per sample), `name`, and `key` (text that
+identifies it, without which its results are not cached).
+"""
+
 
 @dataclass(frozen=True)
 class Pairs:
-    """Noised starts x [n, ...], conditions (or None) and the teacher's results [n, ...]."""
+    """Noise x [n, ...], conditions (or None) and the teacher's results [n, ...]."""
 
     x: torch.Tensor
-    cond: object
+    cond: Condition | None
     target: torch.Tensor
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.x)
 
-    def __getitem__(self, index):
-        """The pairs at a slice or at a tensor of indices."""
+    def __getitem__(self, index: slice | torch.Tensor) -> "Pairs":
+        """Return the pairs at a slice or at a tensor of indices."""
         cond = None if self.cond is None else self.cond[index]
         return Pairs(self.x[index], cond, self.target[index])
 
-    def batches(self, size):
-        """Consecutive parts of at most `size` pairs."""
+    def batches(self, size: int) -> Iterator["Pairs"]:
+        """Split into consecutive parts of at most `size` pairs."""
         return (self[start : start + size] for start in range(0, len(self), size))
 
 
-def default_teacher(model, nfe=TEACHER_NFE, ending=0.0):
-    """UniPC of order 3 at 20 calls, as the paper's (app:practical-implementation).
+def default_teacher(model: Model, nfe: int = TEACHER_NFE, ending: float = 0.0) -> SolverTable:
+    """Return UniPC of order 3, by default at 20 calls, as in app:practical-implementation.
 
-    The schedule is our choice: EDM's, or for flow models the uniform one. The paper takes log-SNR
-    for CIFAR-10, FFHQ and AFHQv2, and others elsewhere.
+    The schedule is our choice: EDM, or uniform for flow models. The paper uses log-SNR for
+    CIFAR-10, FFHQ and AFHQv2, and others elsewhere.
     """
     name = "uniform" if model.space == "flow" else "edm"
     return classical_table("unipc-bh2", schedule(name, nfe, model, ending), 3, model.space)
 
 
-def draw_noise(model, count, seed):
-    """(x, conditions) of `count` runs from pure noise, the same for the same seed on any device.
+def draw_noise(model: Model, count: int, seed: int) -> tuple[torch.Tensor, Condition | None]:
+    """Draw the noise and conditions of `count` runs; the same for the same seed on any device.
 
-    x lies on the model's `device`, if it names one.
+    The noise is on the model's `device` if it has one, and else on the CPU.
     """
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(count, *model.shape, generator=generator)
@@ -60,10 +71,10 @@ def draw_noise(model, count, seed):
     return x, model.conditions(count, generator)
 
 
-def _key(model, teacher, count, seed):
-    """Content key of a set of pairs, or None where the model or the teacher has no identity.
+def _key(model: Model, teacher: Teacher, count: int, seed: int) -> str | None:
+    """Return the content key of a set of pairs; None if the model or the teacher has no identity.
 
-    A model's `fingerprint` stands for all that its results depend on: weights, guidance, prompts.
+    A model's `fingerprint` covers everything its results depend on: weights, guidance, prompts.
     """
     identity = getattr(model, "fingerprint", None)
     source = teacher.digest if isinstance(teacher, SolverTable) else getattr(teacher, "key", None)
@@ -73,8 +84,8 @@ def _key(model, teacher, count, seed):
     return hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:32]
 
 
-def _load(path, count):
-    """Cached results, or None if the file is missing, damaged or of another length."""
+def _load(path: Path, count: int) -> torch.Tensor | None:
+    """Return cached results; None if the file is missing, damaged or has another length."""
     try:
         target = load_file(path)["target"]
     except (OSError, SafetensorError, KeyError):
@@ -82,33 +93,44 @@ def _load(path, count):
     return target if len(target) == count else None
 
 
-def draw_pairs(model, teacher, count, seed, batch=32, cache=None, denoise=None, tell=None):
-    """`count` pairs of a seed; `teacher` is a table, or a callable (x, cond) -> result.
+def draw_pairs(
+    model: Model,
+    teacher: Teacher,
+    count: int,
+    seed: int,
+    batch: int = 32,
+    cache: str | os.PathLike[str] | None = None,
+    denoise: Denoiser | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> Pairs:
+    """Draw `count` pairs of a seed.
 
-    `cache` is a folder: results are kept there under a content key and reused by every run that
-    asks for the same ones. Only the results are stored; noise and conditions follow the seed.
-    tell(n) is called when n pairs are drawn.
+    `cache` is a folder where results are stored under a content key and reused by later runs. Only
+    the results are stored: noise and conditions follow from the seed. progress(n) is called after n
+    pairs are drawn.
     """
     x, cond = draw_noise(model, count, seed)
-    key = cache and _key(model, teacher, count, seed)
-    path = key and Path(cache) / f"teacher-{key}.safetensors"
+    key = _key(model, teacher, count, seed) if cache else None
+    path = Path(cache) / f"teacher-{key}.safetensors" if cache and key else None
     target = _load(path, count) if path else None
     if target is None:
-        parts = []
+        parts: list[torch.Tensor] = []
         for part in Pairs(x, cond, x).batches(batch):
-            parts.append(_teach(teacher, part, denoise or model.denoise))
-            if tell is not None:
-                tell(sum(map(len, parts)))
+            parts.append(_render(teacher, part, denoise or model.denoise))
+            if progress is not None:
+                progress(sum(map(len, parts)))
         target = torch.cat(parts)
         if not bool(target.isfinite().all()):
-            raise ModelError("The teacher's results are not finite: try another precision.")
+            raise ModelError(
+                "The teacher's results are not finite (NaN or infinity): try another precision."
+            )
         if path:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, save({"target": target.contiguous().cpu()}))
     return Pairs(x, cond, target.to(x))
 
 
-def _teach(teacher, part, denoise):
+def _render(teacher: Teacher, part: Pairs, denoise: Denoiser) -> torch.Tensor:
     with torch.no_grad():
         if isinstance(teacher, SolverTable):
             return sample(denoise, part.x, teacher, part.cond)

@@ -68,7 +68,7 @@ def whole_numbers(option, text):
 
 def add_train_arguments(parser):
     """Options whose default None leaves things to the config file, or to TrainConfig."""
-    from s4s_core.names import EFFORTS, METHODS, OBJECTIVES
+    from s4s_core.names import DEFAULT_METHOD, EFFORTS, METHODS, OBJECTIVES
 
     from .presets import PRESETS
 
@@ -81,7 +81,7 @@ def add_train_arguments(parser):
     add("--nfe", help="model calls, such as 5 or 4,5,6,8 (default: 5)")
     add("--effort", choices=EFFORTS, help=f"calls per NFE: {efforts} (default: normal)")
     add("--budget", type=int, help="model calls per NFE, instead of an effort")
-    add("--method", choices=METHODS, help=f"default: {METHODS[0]}")
+    add("--method", choices=METHODS, help=f"default: {DEFAULT_METHOD}")
     add("--objective", choices=OBJECTIVES, help="default: l2")
     add("--teacher", help="auto (default), or solver:order:schedule:calls")
     add("--init", help="where to start: auto (default), or solver:order:schedule")

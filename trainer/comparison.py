@@ -8,7 +8,7 @@ from s4s_core.candidates import candidates, squared_errors
 from s4s_core.errors import S4SError
 from s4s_core.hosting import mismatches, require_space
 from s4s_core.teacher import default_teacher, draw_noise, draw_pairs
-from s4s_core.training.memory import Workers
+from s4s_core.training.memory import Batcher
 
 from .config import from_plain
 from .pictures import (
@@ -84,21 +84,21 @@ class Comparison:
     """
 
     def __init__(self, model, progress, count=32, seed=0, teacher=None):
-        self.model, self.progress, self.workers = model, progress, Workers(BATCH)
+        self.model, self.progress, self.workers = model, progress, Batcher(BATCH)
         self.teacher = teacher or default_teacher(model)
         tell = lambda done: progress.show(done / count, "teacher")  # noqa: E731
         tell(0)
         with torch.inference_mode():
-            self.pairs = self.workers.fitting(
+            self.pairs = self.workers.call(
                 lambda batch: draw_pairs(
-                    model, self.teacher, count, FRESH_SEED + seed, batch, tell=tell
+                    model, self.teacher, count, FRESH_SEED + seed, batch, progress=tell
                 )
             )
 
     def row(self, label, table, pairs=None):
         """The Row of a table on all pairs, or on some."""
         chosen, denoise = pairs or self.pairs, self.model.denoise
-        errors = self.workers.fitting(lambda batch: squared_errors(denoise, table, chosen, batch))
+        errors = self.workers.call(lambda batch: squared_errors(denoise, table, chosen, batch))
         return Row(label, table, errors)
 
     def best_per_solver(self, nfe, tell):

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from s4s_core.errors import ConfigError, S4SError
-from s4s_core.names import EFFORTS, start_parts, start_steps
-from s4s_core.training.settings import Settings
+from s4s_core.names import DEFAULT_METHOD, EFFORTS, METHODS, solver_parts, solver_steps
+from s4s_core.training.settings import Settings, without_removed
 
 from . import toml
 from .models.choice import ModelChoice
@@ -42,7 +42,7 @@ class TrainConfig:
     nfes: tuple = (5,)
     effort: str = "normal"
     budget: int = 0
-    method: str = "gauss-newton"
+    method: str = DEFAULT_METHOD
     objective: str = "l2"
     teacher: str = "auto"
     seed: int = 0
@@ -51,7 +51,7 @@ class TrainConfig:
     def __post_init__(self):
         self._check_types()
         object.__setattr__(self, "nfes", tuple(sorted(set(self.nfes))))
-        object.__setattr__(self, "options", dict(sorted(self.options.items())))
+        object.__setattr__(self, "options", dict(sorted(without_removed(self.options).items())))
         if not self.nfes or not all(1 <= n <= MOST_NFE for n in self.nfes):
             raise ConfigError(f"nfes are whole numbers from 1 to {MOST_NFE}, such as [4, 5, 6, 8].")
         if self.effort not in EFFORTS:
@@ -104,8 +104,8 @@ class TrainConfig:
         """S4SError for what training would refuse once the model is open."""
         settings, parts = self.settings(), teacher_parts(self.teacher)
         if parts:
-            solver, order, _ = start_parts(parts[0])
-            start_steps(solver, order, parts[1], settings.ending)
+            solver, order, _ = solver_parts(parts[0])
+            solver_steps(solver, order, parts[1], settings.ending)
 
     @property
     def title(self):
@@ -117,7 +117,8 @@ class TrainConfig:
         """The budget per NFE that fit gets; None leaves it to the epochs."""
         if self.budget:
             return self.budget
-        return EFFORTS[self.effort] if self.method == "gauss-newton" else None
+        method = METHODS.get(self.method)
+        return EFFORTS[self.effort] if method and method.default_budget else None
 
     def settings(self):
         """The Settings that fit will make of this."""

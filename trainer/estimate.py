@@ -136,11 +136,13 @@ class DryRun:
     def __init__(self, model, config, goal):
         import torch
 
+        from s4s_core.names import METHODS
+
         from .memory import Peak
 
         self.model, self.goal, self.torch = model, goal, torch
         self.device = torch.device(getattr(model, "device", "cpu"))
-        self.gradient = config.method != "gauss-newton"
+        self.gradient = METHODS[config.method].needs_gradient
         self.wanted = self.batch = min(config.settings().batch, config.settings().samples)
         peak = Peak(self.device)
         self.free, before = peak.room(), peak.bytes()

@@ -13,7 +13,7 @@ from s4s_core import sample
 from s4s_core.atomic import write_atomic
 from s4s_core.errors import S4SError
 from s4s_core.teacher import Pairs
-from s4s_core.training.memory import Workers, is_out_of_memory
+from s4s_core.training.memory import Batcher, is_out_of_memory
 
 BATCH = 32
 """Samples that are computed at once where memory holds them."""
@@ -43,7 +43,7 @@ def results(model, table, x, cond, tell=None, workers=None):
             parts.append(sample(model.denoise, part.x, table, part.cond, tell and show))
         return torch.cat(parts)
 
-    return (workers or Workers(BATCH)).fitting(run)
+    return (workers or Batcher(BATCH)).call(run)
 
 
 @torch.inference_mode()

@@ -196,7 +196,7 @@ def _render(choice, pack, teller, nfe, seed, count, classical):
 
 def classical_choice(model, pack, nfe, text, ending):
     """(label, table) of solver:order:schedule; of "auto", the best one that the file knows of."""
-    from s4s_core.candidates import named_start
+    from s4s_core.candidates import named_solver
 
     if text == "auto":
         scores = pack.metadata.get("scores", {}).get(str(nfe), {})
@@ -204,7 +204,7 @@ def classical_choice(model, pack, nfe, text, ending):
         found = re.fullmatch(r"([a-z0-9-]+)[ :](\d)(?:, |:)([a-z]+)", str(name))
         usual = f"unipc-bh2:3:{'uniform' if model.space == 'flow' else 'edm'}"
         text = ":".join(found.groups()) if found else usual
-    candidate = named_start(model, text, nfe, ending)
+    candidate = named_solver(model, text, nfe, ending)
     return candidate.label, candidate.table
 
 

@@ -4,11 +4,11 @@ import time
 from dataclasses import replace
 
 from s4s_core import SolverPack, fit
-from s4s_core.candidates import SCHEDULES, SOLVERS, named_start
+from s4s_core.candidates import AUTO_SCHEDULES, AUTO_SOLVERS, named_solver
 from s4s_core.errors import ObjectiveError
 from s4s_core.schedules.gits import CALLS as GITS_CALLS
 from s4s_core.teacher import TEACHER_NFE, default_teacher
-from s4s_core.training.gradient import PHASES, PLAIN_COST, REMATERIALISED_COST
+from s4s_core.training.method import find_method
 
 from .config import teacher_parts
 from .pictures import can_show
@@ -52,7 +52,7 @@ def teacher_of(config, model):
     parts, ending = teacher_parts(config.teacher), config.settings().ending
     if parts is None:
         return default_teacher(model, ending=ending)
-    return named_start(model, *parts, ending).table
+    return named_solver(model, *parts, ending).table
 
 
 def described(pack, model, config, thumbnail=None):
@@ -77,12 +77,12 @@ class Plan:
         self.teacher_nfe = parts[1] if parts else TEACHER_NFE
         self.first = GITS_CALLS if parts and parts[0].endswith(":gits") else 0
         self.teacher = self.first + pairs * self.teacher_nfe
-        tried = len(SOLVERS) * len(SCHEDULES) if settings.init == "auto" else 0
+        tried = len(AUTO_SOLVERS) * len(AUTO_SCHEDULES) if settings.init == "auto" else 0
         self.before = {n: n * 16 * tried for n in config.nfes}
         if settings.init.endswith(":gits"):
             self.before[config.nfes[0]] += GITS_CALLS
-        self.fitting = {n: _fitting(settings, n) for n in config.nfes}
-        self.newton = settings.method == "gauss-newton"
+        self.method = find_method(settings.method)
+        self.fitting = {n: self.method.planned_calls(settings, n) for n in config.nfes}
         self.after = {n: n * settings.held_out * (10 if tried else 3) for n in config.nfes}
 
     @property
@@ -92,13 +92,8 @@ class Plan:
 
     @property
     def judged(self):
-        """Results that the objective judges while it trains, counted as the calls are.
-
-        Gauss-Newton's columns run the calls behind a parameter only, half of them on average.
-        """
-        if self.newton:
-            return sum(2 * calls / max(1, n - 1) for n, calls in self.fitting.items())
-        return sum(calls / n for n, calls in self.fitting.items())
+        """How often training computes the objective, counted per sample as model calls are."""
+        return sum(self.method.judged_results(n, calls) for n, calls in self.fitting.items())
 
     def share(self, event):
         """How much of the whole is done at an event, 0 to 1."""
@@ -110,16 +105,6 @@ class Plan:
             if nfe < event.nfe:
                 calls += self.before[nfe] + self.fitting[nfe] + self.after[nfe]
         return min(1.0, calls / self.total)
-
-
-def _fitting(settings, nfe):
-    """Calls of one NFE's training: the budget, or what the epochs take if that is less."""
-    if settings.method == "gauss-newton":
-        return settings.budget
-    cost = REMATERIALISED_COST if settings.rematerialise else PLAIN_COST
-    epoch = nfe * (cost * settings.samples + settings.validation)
-    calls = len(PHASES[settings.method]) * settings.epochs * epoch
-    return min(calls, settings.budget or calls)
 
 
 class Course:

@@ -1,1 +1,1 @@
-"""Learning solver tables: `fit`, by gradient as in the paper or by Gauss-Newton."""
+"""Training of solver tables: `fit`, by Gauss-Newton or by the paper's gradient methods."""

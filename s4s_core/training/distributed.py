@@ -1,4 +1,4 @@
-"""Work shared by processes under torchrun."""
+"""Sharing work between processes under torchrun."""
 
 import os
 
@@ -6,29 +6,34 @@ import torch
 import torch.distributed as dist
 
 
-def rank_and_world():
-    """This process's number and how many there are; (0, 1) outside torchrun."""
+def rank_and_world() -> tuple[int, int]:
+    """Return this process's rank and the number of processes; (0, 1) outside torchrun."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
 
-def join():
-    """Join the other processes that torchrun has started; does nothing outside of it."""
+def is_first() -> bool:
+    """Is this the process that saves and reports?"""
+    return rank_and_world()[0] == 0
+
+
+def join() -> None:
+    """Join the other processes that torchrun started; do nothing outside torchrun."""
     if (
         dist.is_available()
         and not dist.is_initialized()
         and int(os.environ.get("WORLD_SIZE", 1)) > 1
     ):
-        # Most of what is shared lies in main memory, which NCCL alone cannot send.
+        # Most of what is shared is in main memory, which NCCL alone cannot send.
         gpu = torch.cuda.is_available() and dist.is_nccl_available()
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
         if gpu:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
 
 
-def gather(local, count):
-    """Rows of all processes in order: row i was computed by process i modulo their number."""
+def gather(local: torch.Tensor, count: int) -> torch.Tensor:
+    """Collect the rows of all processes in order; process i computed rows i, i + world, ..."""
     world = rank_and_world()[1]
     most = -(-count // world)
     padded = local.new_zeros(most, *local.shape[1:])
@@ -38,13 +43,13 @@ def gather(local, count):
     return torch.stack(parts, dim=1).flatten(0, 1)[:count]
 
 
-def total(number):
-    """The sum of a whole number over all processes."""
-    number = torch.tensor(number)
-    dist.all_reduce(number)
-    return int(number)
+def total(number: int) -> int:
+    """Sum a whole number over all processes."""
+    tensor = torch.tensor(number)
+    dist.all_reduce(tensor)
+    return int(tensor)
 
 
-def shared(count):
-    """Is work on `count` rows shared out? Fewer rows than processes are done by each of them."""
+def shared(count: int) -> bool:
+    """Is work on `count` rows split? If rows are fewer than processes, each computes all rows."""
     return 1 < rank_and_world()[1] <= count

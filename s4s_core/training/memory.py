@@ -1,28 +1,32 @@
-"""Work in batches that fit memory: they shrink when it runs out."""
+"""Work in batches that fit into memory: halve them when it runs out."""
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Protocol, TypeVar
 
 import torch
 
 from ..errors import TrainingError
+from ..teacher import Pairs
 from .distributed import gather, rank_and_world, shared, total
 
-
-def is_out_of_memory(error):
-    """Did an allocation fail, on a GPU or in main memory?"""
-    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
-        return True
-    told = ("out of memory", "allocate memory", "not enough memory")  # the last one is Windows'
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in told)
-
-
+T = TypeVar("T")
+Columns = tuple[torch.Tensor, ...]
 MORE_MEMORY = "close other programs, or train at a lower resolution."
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Did an allocation fail, on a GPU or in main memory?"""
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
+        return True
+    texts = ("out of memory", "allocate memory", "not enough memory")  # the last one is Windows'
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
+
+
 @contextmanager
-def in_a_sentence():
-    """Too little memory where no smaller batch would help, said in a sentence."""
+def explain_out_of_memory() -> Iterator[None]:
+    """Raise TrainingError, with advice, where memory runs out and no smaller batch would help."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -31,30 +35,38 @@ def in_a_sentence():
         raise TrainingError(f"Out of memory: {MORE_MEMORY}") from error
 
 
-class Workers:
-    """Maps a function over pairs: shared out to processes, in micro-batches that fit memory.
+class Counter(Protocol):
+    """Counts model calls, as `Meter` does."""
 
-    `meter` counts the calls of all processes; who only asks for `fitting` needs none.
+    calls: int
+
+
+class Batcher:
+    """Maps functions over pairs, in micro-batches that fit into memory and split over processes.
+
+    `meter` counts the model calls; only `map` needs it.
     """
 
-    def __init__(self, batch, meter=None):
+    def __init__(self, batch: int, meter: Counter | None = None) -> None:
         self.batch, self.meter = batch, meter
 
-    def map(self, pairs, function, share=1):
-        """function(part) -> tuple of tensors [len(part), ...], over all pairs; rows in order.
+    def map(self, pairs: Pairs, function: Callable[[Pairs], Columns], variants: int = 1) -> Columns:
+        """Apply function(part) -> tensors [len(part), ...] to all pairs; rows keep their order.
 
-        A part has at most batch / share pairs, for functions that run `share` variants of each.
+        A part has at most batch / variants pairs, for functions that run several variants of each.
         """
+        assert self.meter is not None
         rank, world = rank_and_world()
         mine = pairs[torch.arange(rank, len(pairs), world)] if shared(len(pairs)) else pairs
-        parts, done, before = [], 0, self.meter.calls
+        parts: list[Columns] = []
+        done, before = 0, self.meter.calls
 
-        def apply(first, batch):
-            part = mine[first : first + max(1, batch // share)]
+        def apply(first: int, batch: int) -> tuple[int, Columns]:
+            part = mine[first : first + max(1, batch // variants)]
             return len(part), function(part)
 
         while done < len(mine):
-            size, result = self.fitting(partial(apply, done))
+            size, result = self.call(partial(apply, done))
             parts.append(result)
             done += size
         columns = tuple(torch.cat(column) for column in zip(*parts, strict=True))
@@ -63,12 +75,12 @@ class Workers:
         self.meter.calls = before + total(self.meter.calls - before)
         return tuple(gather(column, len(pairs)) for column in columns)
 
-    def fitting(self, function):
-        """function(batch size), called again with half of it whenever memory runs out.
+    def call(self, function: Callable[[int], T]) -> T:
+        """Return function(batch size); when memory runs out, halve the batch and call it again.
 
-        Model calls of an attempt that failed are not counted: a budget lasts as long as without.
+        Model calls of a failed attempt are not counted, so they cost no budget.
         """
-        before = self.meter and self.meter.calls
+        before = self.meter.calls if self.meter is not None else 0
         while True:
             try:
                 return function(self.batch)

@@ -1,44 +1,51 @@
 """The free numbers of a table as one vector, and the table's arrays as functions of it.
 
 Coefficients are base + basis @ phi: the basis is the identity on the entries that exist (time
-dependent, the paper's default), ties the rows of full order together ("fixed") or keeps the sum of
+dependent, the paper's default), ties the rows of full order together ("fixed"), or keeps the sum of
 each row ("consistent").
 
-Times are moved in lambda = log(alpha / sigma), ends fixed: one shift per inner node, which takes
-the node's call along, and one shift per call on top of it (the decoupled steps of
-app:time-param-decouple). Where a step's A is one (noise in the ve space, velocity), a node enters
-only through its factor B, which the free coefficients absorb: there a node and its call move as
-one, and the parameter is not spent twice.
+Times move in lambda = log(alpha / sigma), with both ends fixed: one shift per inner node, which the
+node's call follows, and one more shift per call (the decoupled steps of app:time-param-decouple).
+Where A of a step is one (noise form in the ve space, velocity), a node enters only through its
+factor B, which the free coefficients absorb: there a node and its call share one parameter.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 
-from ..program import lower
+from ..program import Program, lower
 from ..spaces import log_snr, sigma_of_log_snr, step_factors
 from ..table import SolverTable
 
 
-def coefficient_basis(table, fixed=False, consistent=False):
-    """Matrix [all coefficients, free parameters] of the directions in which they may move."""
+def coefficient_basis(
+    table: SolverTable, fixed: bool = False, consistent: bool = False
+) -> torch.Tensor:
+    """Return the directions in which coefficients may move, [all coefficients, parameters]."""
     masks = table.masks
-    blocks, offset, columns = {}, 0, []
+    blocks: dict[str, np.ndarray] = {}
+    columns: list[np.ndarray] = []
+    offset = 0
     total = sum(mask.size for mask in masks.values())
     for name in sorted(masks):
         index = np.arange(masks[name].size).reshape(masks[name].shape) + offset
         blocks[name], offset = index, offset + masks[name].size
     for name, index in blocks.items():
-        rows = index.reshape(-1, index.shape[-1])
+        rows = index.reshape(-1, masks[name].shape[-1])
         keep = masks[name].reshape(rows.shape)
         columns += _directions(rows, keep, total, fixed, consistent)
     return torch.from_numpy(np.array(columns).reshape(-1, total).T.copy())
 
 
-def _directions(rows, keep, total, fixed, consistent):
-    """Unit directions of one array's rows; rows with the same mask are tied where `fixed`."""
-    groups = {}
+def _directions(
+    rows: np.ndarray, keep: np.ndarray, total: int, fixed: bool, consistent: bool
+) -> Iterator[np.ndarray]:
+    """Yield the directions of one array; with `fixed`, rows with the same mask move together."""
+    groups: dict[bytes | int, list[np.ndarray]] = {}
     for number, mask in enumerate(keep):
         if mask.any():
             key = mask.tobytes() if fixed else number
@@ -57,20 +64,28 @@ def _directions(rows, keep, total, fixed, consistent):
 
 @dataclass(frozen=True)
 class Parameters:
-    """A table's free numbers; theta = 0 is the table itself.
+    """The free numbers of a table; theta = 0 is the table itself.
 
-    limits are the model's (sigma_min, sigma_max): no call is ever made outside them.
+    limits: the model's (sigma_min, sigma_max), which every call stays within.
     """
 
-    table: object
+    table: SolverTable
     basis: torch.Tensor
     nodes: torch.Tensor
     calls: torch.Tensor
-    limits: tuple
+    limits: tuple[float, float]
 
     @classmethod
-    def of(cls, table, limits, coefficients=True, times=True, fixed=False, consistent=False):
-        """Parameters of a table, with or without its coefficients and its times."""
+    def of(
+        cls,
+        table: SolverTable,
+        limits: tuple[float, float],
+        coefficients: bool = True,
+        times: bool = True,
+        fixed: bool = False,
+        consistent: bool = False,
+    ) -> "Parameters":
+        """Make the parameters of a table, with or without its coefficients and its times."""
         total = sum(array.size for array in table.coefficients.values())
         basis = torch.zeros(total, 0, dtype=torch.float64)
         if coefficients:
@@ -81,31 +96,33 @@ class Parameters:
         return cls(table, basis, inner, own.long(), limits)
 
     @property
-    def count(self):
+    def count(self) -> int:
         return self.basis.shape[1] + len(self.nodes) + len(self.calls)
 
-    def split(self, theta):
-        """(phi, node shifts, call shifts)."""
+    def split(self, theta: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Split theta into (phi, node shifts, call shifts)."""
         sizes = [self.basis.shape[1], len(self.nodes), len(self.calls)]
-        return theta.split(sizes, dim=-1)
+        return torch.split(theta, sizes, dim=-1)
 
-    def arrays(self, theta):
-        """The table's arrays at theta [..., count], as float64 tensors; differentiable."""
+    def arrays(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the table's arrays at theta [..., count], as float64 tensors; differentiable."""
         phi, node_shift, call_shift = self.split(theta)
-        lead = theta.shape[:-1]
+        lead = tuple(theta.shape[:-1])
         base = torch.cat([torch.tensor(a).flatten() for _, a in self._sorted()])
         flat = base + phi @ self.basis.T
-        parts = flat.split([a.size for _, a in self._sorted()], dim=-1)
+        parts = torch.split(flat, [a.size for _, a in self._sorted()], dim=-1)
         out = {
             n: p.reshape(*lead, *a.shape) for (n, a), p in zip(self._sorted(), parts, strict=True)
         }
         return self._times(lead, node_shift, call_shift) | out
 
-    def _sorted(self):
+    def _sorted(self) -> list[tuple[str, np.ndarray]]:
         return sorted(self.table.coefficients.items())
 
-    def _times(self, lead, node_shift, call_shift):
-        """Nodes and calls after their shifts in lambda."""
+    def _times(
+        self, lead: tuple[int, ...], node_shift: torch.Tensor, call_shift: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Return nodes and calls after their shifts in lambda."""
         table, space = self.table, self.table.space
         sigmas = torch.tensor(table.sigmas).expand(*lead, -1)
         calls = torch.tensor(table.call_sigmas).expand(*lead, -1)
@@ -121,26 +138,28 @@ class Parameters:
         calls = torch.cat([calls[..., :1], calls[..., 1:].clamp(low, high)], dim=-1)
         return {"sigmas": sigmas, "call_sigmas": calls}
 
-    def program(self, theta):
-        """The lowered program at theta."""
+    def program(self, theta: torch.Tensor) -> Program:
+        """Return the lowered program at theta."""
         return lower(self.table.family, self.table.space, self.table.form, self.arrays(theta))
 
-    def at(self, theta):
-        """The validated table at theta [count]."""
+    def at(self, theta: torch.Tensor) -> SolverTable:
+        """Return the validated table at theta [count]."""
         return self.table.replace(**{k: v.detach().numpy() for k, v in self.arrays(theta).items()})
 
 
-def _is_free(table, call, stride):
-    """Does a call have a time of its own, next to that of its step's node?
+def _is_free(table: SolverTable, call: int, stride: int) -> bool:
+    """Can a call move apart from the node of its step?
 
-    Stages of a single-step method always do. First calls of a step do where A is not one.
+    Stages of a single-step method always can. First calls of a step can where A is not one.
     """
     plain = table.form == "velocity" or (table.form == "noise" and table.space == "ve")
     return call % stride != 0 or not plain
 
 
-def _shift(space, sigmas, move, where):
-    """Sigmas moved in lambda at the indices `where`; the others stay bit for bit."""
+def _shift(
+    space: str, sigmas: torch.Tensor, move: torch.Tensor, where: torch.Tensor
+) -> torch.Tensor:
+    """Move sigmas in lambda at the indices `where`; the others stay bit for bit."""
     if not len(where):
         return sigmas
     inner = sigmas[..., where]
@@ -148,8 +167,8 @@ def _shift(space, sigmas, move, where):
     return sigmas.index_copy(-1, where, moved)
 
 
-def as_multistep(table):
-    """A predictor-corrector table as the multistep table that it equals (see program)."""
+def as_multistep(table: SolverTable) -> SolverTable:
+    """Rewrite a predictor-corrector table as the equal multistep table (see program)."""
     if table.family != "pc":
         return table
     arrays = {name: torch.tensor(array) for name, array in table.arrays.items()}
@@ -162,7 +181,7 @@ def as_multistep(table):
         calls = (
             1.0 if table.form == "data" else arrays["call_sigmas"][n + 1 - reach : n + 1].flip(0)
         )
-        b[n, :reach] = move.weights * calls / factor[n]
+        b[n, :reach] = cast(torch.Tensor, move.weights) * calls / factor[n]
     return SolverTable(
         "lms",
         table.order + 1,

@@ -1,90 +1,137 @@
-"""Everything that decides the outcome of a run, apart from the model and the teacher."""
+"""Everything that decides the result of a run, apart from the model and the teacher. No torch."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import ObjectiveError, TrainingError
 from ..names import (
+    DEFAULT_METHOD,
     DOMAINS,
-    GRADIENT_OBJECTIVES,
     METHODS,
     OBJECTIVES,
+    MethodEntry,
     check_name,
-    start_parts,
-    start_steps,
+    solver_parts,
+    solver_steps,
 )
 
-_WHOLE = ("nfes", "starts", "samples", "validation", "held_out", "batch", "epochs")
+REMOVED = {"central": False}
+"""Options of earlier versions, with the only value that is still accepted (and ignored)."""
+
+
+def without_removed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop options of earlier versions that change nothing."""
+    return {k: v for k, v in options.items() if k not in REMOVED or v != REMOVED[k]}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of `fit`; docs/training.md says what each one means.
+    """Options of `fit`. docs/training.md has the same list with more detail."""
 
-    A budget of None is 20,000 model calls per NFE for gauss-newton, and whatever the epochs take
-    for the gradient methods.
-    """
-
-    method: str = METHODS[0]
-    nfes: tuple = (5,)
+    method: str = DEFAULT_METHOD
+    """A key of names.METHODS."""
+    nfes: tuple[int, ...] = (5,)
+    """Model calls per image; one table is trained for each."""
     seed: int = 0
+    """Seed of the noise and the conditions of all pairs."""
     budget: int | None = None
+    """Model calls per NFE; None is 20,000 for gauss-newton, and no limit for gradient methods."""
     init: str = "auto"
+    """Where training starts: "auto" searches classical solvers; or a solver name."""
     starts: int = 3
+    """How many starts Gauss-Newton trains from."""
     ending: float = 0.0
+    """The noise level at which solvers end."""
     objective: str = "l2"
+    """A key of names.OBJECTIVES."""
     samples: int = 64
+    """Training pairs."""
     validation: int = 32
+    """Validation pairs: they choose the best iterate and decide when to stop."""
     held_out: int = 32
+    """Held-out pairs: they score the result."""
     batch: int = 32
+    """Samples per model call at most; halved when memory runs out."""
     coefficients: bool = True
+    """May Gauss-Newton move the coefficients?"""
     times: bool = True
+    """May Gauss-Newton move the times?"""
     fixed: bool = False
+    """Ablation: one set of coefficients for all steps."""
     consistent: bool = False
-    central: bool = False
+    """Keep the sum of the weights of each step."""
     rate: float = 0.005
+    """Learning rate of the gradient methods."""
     relax: float = 1.0
+    """Factor on the radius of the relaxed objective; 0 is the hard objective."""
     epochs: int = 10
+    """Passes over the training pairs in each phase of a gradient method."""
     domain: str = "logsnr"
+    """The time variable in which gradient methods learn times; one of names.DOMAINS."""
     follow: str = ""
+    """"solver:order" that coefficients are offsets to, recomputed as times move."""
     rematerialise: bool = True
+    """Repeat forward passes in the backward pass to save memory."""
     autocast: bool = False
+    """Train in bfloat16 on CUDA (gradient methods)."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_name(METHODS, "method", self.method, TrainingError)
         check_name(OBJECTIVES, "objective", self.objective, ObjectiveError)
         check_name(DOMAINS, "time domain", self.domain, TrainingError)
-        if self.method == "gauss-newton" and self.objective in GRADIENT_OBJECTIVES:
-            raise TrainingError(
-                f"gauss-newton cannot fit the objective '{self.objective}': use l2 or lpips, "
-                "or a method by gradient such as s4s."
-            )
-        names = _WHOLE if self.budget is None else (*_WHOLE, "budget")
-        for name in names:
-            values = self.nfes if name == "nfes" else (getattr(self, name),)
-            if not values or not all(type(v) is int and v > 0 for v in values):
-                raise TrainingError(f"The option '{name}' needs a whole number above 0.")
-        if not (0 < self.rate < math.inf and 0 <= self.relax < math.inf):
-            raise TrainingError("The option 'rate' lies above 0, and 'relax' not below 0.")
-        if not 0 <= self.ending < math.inf:
-            raise TrainingError("The option 'ending' is a noise level, not below 0.")
+        self._check_numbers()
         if self.init != "auto":
-            solver, order, _ = start_parts(self.init)
+            solver, order, _ = solver_parts(self.init)
             for nfe in self.nfes:
-                start_steps(solver, order, nfe, self.ending)
-        if self.follow and self.method == "gauss-newton":
-            raise TrainingError("The option 'follow' is for the methods by gradient.")
+                solver_steps(solver, order, nfe, self.ending)
+        if self.entry.needs_squares and not OBJECTIVES[self.objective].squares:
+            raise TrainingError(
+                f"{self.method} cannot fit the objective '{self.objective}': use l2 or lpips, or a "
+                "gradient method such as s4s."
+            )
+        if self.follow and not self.entry.needs_gradient:
+            raise TrainingError("follow works with the gradient methods only.")
         if not (self.coefficients or self.times):
-            raise TrainingError("There is nothing to learn without coefficients and times.")
+            raise TrainingError("There is nothing to learn: turn on coefficients or times.")
+
+    def _check_numbers(self) -> None:
+        if not self.nfes:
+            raise TrainingError("nfes must name at least one step count.")
+        whole = {"nfes": self.nfes} | {
+            name: (getattr(self, name),)
+            for name in ("starts", "samples", "validation", "held_out", "batch", "epochs")
+        }
+        if self.budget is not None:
+            whole["budget"] = (self.budget,)
+        for name, values in whole.items():
+            if not all(type(value) is int and value > 0 for value in values):
+                raise TrainingError(f"{name} must be a whole number > 0.")
+        if not (0 < self.rate < math.inf and 0 <= self.relax < math.inf):
+            raise TrainingError("rate must be > 0 and relax must be >= 0.")
+        if not 0 <= self.ending < math.inf:
+            raise TrainingError("ending is a noise level and must be >= 0.")
+
+    @property
+    def entry(self) -> MethodEntry:
+        """What the registry says about the method."""
+        return METHODS[self.method]
+
+    @property
+    def limit(self) -> int | None:
+        """The budget, or the method's default."""
+        return self.budget or self.entry.default_budget
 
     @classmethod
-    def of(cls, options):
-        """Settings from keyword arguments; an unknown one is refused by name."""
+    def of(cls, options: Mapping[str, Any]) -> "Settings":
+        """Make settings from keyword arguments; raise TrainingError for an unknown one."""
+        options = without_removed(options)
         unknown = sorted(set(options) - set(cls.__dataclass_fields__))
         if unknown:
             raise TrainingError(f"There is no training option '{unknown[0]}'.")
         return cls(**options)
 
-    def plain(self):
-        """The settings as JSON."""
+    def plain(self) -> dict[str, Any]:
+        """Return the settings as JSON."""
         return {key: list(v) if isinstance(v, tuple) else v for key, v in vars(self).items()}

@@ -1,13 +1,17 @@
-"""The one object that holds a run: nested dicts of numbers, text and tensors, saved atomically.
+"""The saved state of a run: nested dicts of numbers, text and tensors, written atomically.
 
 A file is .safetensors: the tensors, and the rest as canonical JSON in its metadata. Nothing is
-pickled, and a state is either the old one or the new one, never a mixture.
+pickled, and a file holds either the old state or the new one, never a mixture.
 """
 
 import hashlib
 import json
+import os
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,12 +21,92 @@ from ..atomic import sweep, write_atomic
 from ..errors import TrainingError
 from ..lock import Lock
 from ..table import canonical_json
+from .settings import without_removed
 
 _MARK = "$tensor"
+StrPath = str | os.PathLike[str]
+History = list[list[float]]
+"""[model calls, validation error] after each step."""
 
 
-def _strip(value, name, tensors):
-    """The JSON of a nested value; its tensors are moved to `tensors` under their paths."""
+@dataclass
+class NfeState:
+    """Progress of one NFE. A field is None until it is known.
+
+    first_calls: the run's model calls when this NFE began to train.
+    ranked: [solver, order, schedule] of the classical solvers that the search found, best first.
+    kept: the index in the ranking of the start that is returned instead of the trained table.
+    method: what the training method saves for itself.
+    """
+
+    first_calls: int | None = None
+    ranked: list[list[Any]] | None = None
+    history: History | None = None
+    log: list[str] | None = None
+    scores: dict[str, Any] | None = None
+    kept: int | None = None
+    method: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> "NfeState":
+        """Read what `plain` returns."""
+        known = {each.name for each in fields(cls)} - {"method"}
+        return cls(
+            **{key: value for key, value in plain.items() if key in known},
+            method={key: value for key, value in plain.items() if key not in known},
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields that are known; those of the method stand beside the others."""
+        own = {key: value for key, value in vars(self).items() if key != "method"}
+        known = {key: value for key, value in own.items() if value is not None}
+        if self.scores is not None:
+            known["kept"] = self.kept
+        return {**self.method, **known}
+
+    def add_log(self, *lines: str) -> None:
+        """Append to the log."""
+        self.log = [*(self.log or []), *lines]
+
+
+@dataclass
+class RunState:
+    """Everything that a run needs to resume. `calls` is None until the pairs are drawn."""
+
+    identity: dict[str, Any]
+    seed: int
+    calls: int | None = None
+    nfes: dict[str, NfeState] = field(default_factory=dict)
+    costs: Any = None
+
+    @classmethod
+    def open(cls, path: StrPath | None, identity: dict[str, Any], seed: int) -> "RunState":
+        """Read the state at `path`, or make a new one; refuse the state of another run."""
+        plain = None if path is None else read_state(path)
+        if plain is None:
+            return cls(identity, seed)
+        if _current_identity(plain) != identity:
+            raise TrainingError(
+                f"{path} belongs to a run with other settings. Delete it to start over."
+            )
+        nfes = {nfe: NfeState.of(part) for nfe, part in plain["nfes"].items()}
+        return cls(identity, plain["seed"], plain["calls"], nfes, plain.get("costs"))
+
+    def plain(self) -> dict[str, Any]:
+        """Return the state as nested dicts."""
+        nfes = {nfe: part.plain() for nfe, part in self.nfes.items()}
+        state = {"identity": self.identity, "seed": self.seed, "calls": self.calls, "nfes": nfes}
+        return state if self.costs is None else state | {"costs": self.costs}
+
+
+def _current_identity(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return the identity of a saved run without settings that no longer exist."""
+    identity: dict[str, Any] = plain.get("identity", {})
+    return identity | {"settings": without_removed(identity.get("settings", {}))}
+
+
+def _strip(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """Return the JSON of a nested value; move its tensors to `tensors` under their paths."""
     if isinstance(value, torch.Tensor):
         tensors[name] = value.detach().cpu().contiguous().clone()
         return {_MARK: name}
@@ -33,8 +117,8 @@ def _strip(value, name, tensors):
     return value
 
 
-def _fill(value, tensors):
-    """Inverse of `_strip`."""
+def _fill(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """Invert `_strip`."""
     if isinstance(value, dict):
         if set(value) == {_MARK}:
             return tensors[value[_MARK]]
@@ -42,8 +126,8 @@ def _fill(value, tensors):
     return [_fill(item, tensors) for item in value] if isinstance(value, list) else value
 
 
-def _digest(text, tensors):
-    """SHA-256 over everything that a state says."""
+def _digest(text: str, tensors: dict[str, torch.Tensor]) -> str:
+    """Return a SHA-256 over the text and the tensors of a state."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)} ".encode())
@@ -52,65 +136,63 @@ def _digest(text, tensors):
 
 
 @contextmanager
-def writing(path):
-    """Be the only one who writes the state at `path`: another process is refused in a sentence.
+def exclusive(path: StrPath) -> Iterator[None]:
+    """Be the only process that writes the state at `path`; raise TrainingError if another does.
 
-    A lock beside the state, which ends with its process. What a killed run left is removed.
+    The lock beside the state ends with its process. What a killed run left behind is removed.
     """
     path = Path(path)
     with Lock(path.with_name(path.name + ".lock")) as lock:
-        with _sentence(path):
+        with _explain_write_error(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             taken = lock.take()
         if not taken:
             raise TrainingError(
-                f"{path}: another process is training with this file: wait for it, or name another."
+                f"{path} is in use by another training process: wait until it ends, or choose "
+                "another file."
             )
         sweep(path)
         yield
 
 
 @contextmanager
-def _sentence(path):
-    """Say in a sentence that a run cannot be saved."""
+def _explain_write_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise TrainingError(
-            f"{path}: the run cannot be saved: {error.strerror or error}."
+            f"Could not save the run to {path}: {error.strerror or error}."
         ) from error
 
 
-def save_state(path, state):
+def save_state(path: StrPath, state: dict[str, Any]) -> None:
     """Write a state, atomically."""
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     text = canonical_json(_strip(state, "", tensors))
     tensors = tensors or {"empty": torch.zeros(0)}
     path = Path(path)
-    with _sentence(path):
+    with _explain_write_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        about = {"s4s-run": text, "sha256": _digest(text, tensors)}
-        write_atomic(path, save(tensors, about))
+        metadata = {"s4s-run": text, "sha256": _digest(text, tensors)}
+        write_atomic(path, save(tensors, metadata))
 
 
-def load_state(path, identity):
-    """The state at `path`, or a new one; a state of another run is refused."""
+def read_state(path: StrPath) -> dict[str, Any] | None:
+    """Read a state; None if there is no file, TrainingError if it is damaged."""
     path = Path(path)
     if not path.exists():
-        return {"identity": identity}
+        return None
     try:
         with safe_open(path, "pt") as file:
-            # Copies: a tensor of a file is aligned in memory by chance, and that changes the last
+            # Cloned: a tensor of a file is aligned in memory by chance, and that changes the last
             # bits of what is computed with it.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            about = file.metadata() or {}
-        if about["sha256"] != _digest(about["s4s-run"], tensors):
-            raise ValueError("it is damaged")
-        state = _fill(json.loads(about["s4s-run"]), tensors)
+            metadata = file.metadata() or {}
+        if metadata["sha256"] != _digest(metadata["s4s-run"], tensors):
+            raise ValueError("wrong checksum")
+        state: dict[str, Any] = _fill(json.loads(metadata["s4s-run"]), tensors)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise TrainingError(
-            f"{path}: is not a saved run ({error}): remove it to start anew."
+            f"{path} is not a valid saved run ({error}). Delete it to start over."
         ) from None
-    if state.get("identity") != identity:
-        raise TrainingError(f"{path}: is of a run with other settings: remove it to start anew.")
     return state

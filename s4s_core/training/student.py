@@ -1,22 +1,27 @@
-"""A table whose numbers are leaves of autograd: what the gradient methods train.
+"""A table with autograd leaves as numbers: what the gradient methods train.
 
-Times follow the paper's parametrisation (app:time-param-sec) in a chosen time domain. Nodes
-come from a vector xi [steps + 1] by cumulative softmax and linear rescaling. Each call sits
-at its step's node, or for later stages of single-step methods at a fixed share of the step, plus
-an offset of its own that is clipped to a part of the smallest gap, or to what the table begins with
-where that is more, and to the range. Both ends are fixed: the first node and call, and the last
-node, which is the ending (spaced, like a schedule, as for sigma_min where that is 0).
+Times follow the paper's parametrisation (app:time-param-sec) in a chosen time domain. Nodes come
+from a vector xi [steps + 1] by cumulative softmax and linear rescaling. Each call is at the node of
+its step, or, for later stages of single-step methods, at a fixed share of the step, plus an offset.
+The offset is clipped to a part of the smallest gap (or to its initial value if that is larger) and
+to the range. Both ends are fixed: the first node and call, and the last node, which is the ending
+(spaced, as in a schedule, as if it were sigma_min if the ending is 0).
 """
+
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from ..classical import classical_recipe
 from ..errors import TrainingError
+from ..model import Model
 from ..names import DOMAINS, check_name
 from ..program import lower
 from ..sampling import Cursor, run
 from ..schedules.closed import finite
 from ..spaces import log_snr, sigma_of_log_snr
+from ..table import SolverTable
 from .parameters import coefficient_basis
 
 CLIP_SHARE = 0.5
@@ -25,12 +30,13 @@ CLIP_SHARE = 0.5
 class Times:
     """The times of one table as functions of (xi, offsets), differentiable in both.
 
-    At xi = `initial` and offsets = `offsets` they are the table's own, up to rounding.
+    At xi = `initial` and offsets = `offsets` they are the table's, up to rounding.
     """
 
-    def __init__(self, model, table, domain="logsnr"):
+    def __init__(self, model: Model, table: SolverTable, domain: str = "logsnr") -> None:
         check_name(DOMAINS, "time domain", domain, TrainingError)
-        if domain == "time" and getattr(model, "times", None) is None:
+        self._map: Any = getattr(model, "times", None)
+        if domain == "time" and self._map is None:
             raise TrainingError("This model has no discrete times: use the domain logsnr or sigma.")
         self.model, self.domain, self.ending = model, domain, table.ending
         self.stride = table.nfe_per_step
@@ -50,35 +56,37 @@ class Times:
         within = calls.clamp(min=float(model.sigma_min))
         self.lowest = torch.minimum(self.low, self.to_time(within).min())
 
-    def _low(self):
+    def _low(self) -> torch.Tensor:
         return torch.tensor(self.ending or float(self.model.sigma_min), dtype=torch.float64)
 
-    def _with_ends(self, inner):
+    def _with_ends(self, inner: torch.Tensor) -> torch.Tensor:
         return torch.cat([self.top.reshape(1), self.to_time(inner), self.low.reshape(1)])
 
-    def to_time(self, sigma):
-        """Time in the domain, increasing in sigma."""
+    def to_time(self, sigma: torch.Tensor) -> torch.Tensor:
+        """Return the time in the domain, which increases with sigma."""
         if self.domain == "sigma":
             return sigma
         if self.domain == "logsnr":
             return -log_snr(self.model.space, sigma)
-        return self.model.times.time(sigma)
+        time: torch.Tensor = self._map.time(sigma)
+        return time
 
-    def to_sigma(self, time):
-        """Inverse of `to_time`."""
+    def to_sigma(self, time: torch.Tensor) -> torch.Tensor:
+        """Invert `to_time`."""
         if self.domain == "sigma":
             return time
         if self.domain == "logsnr":
             return sigma_of_log_snr(self.model.space, -time)
-        return self.model.times.sigma(time)
+        sigma: torch.Tensor = self._map.sigma(time)
+        return sigma
 
-    def arrays(self, xi, offsets):
-        """(nodes [steps + 1], calls [nfe]) as sigmas."""
+    def arrays(self, xi: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (nodes [steps + 1], calls [nfe]) as sigmas."""
         tau = xi.softmax(0).flip(0).cumsum(0).flip(0)
         time = (tau - tau[-1]) / (tau[0] - tau[-1]) * (self.top - self.low) + self.low
-        bound = CLIP_SHARE / self.stride * (time[:-1] - time[1:]).min().item()
+        least = CLIP_SHARE / self.stride * (time[:-1] - time[1:]).min().item()
         calls = time[self.owner] + self.shares * (time[1:] - time[:-1])[self.owner]
-        bound = self.offsets[1:].abs().clamp(min=bound)
+        bound = self.offsets[1:].abs().clamp(min=least)
         calls = (calls[1:] + offsets[1:].clamp(-bound, bound)).clamp(self.lowest, self.top)
         last = torch.tensor([self.ending], dtype=torch.float64)
         nodes = torch.cat([self.first[0], self.to_sigma(time[1:-1]), last])
@@ -86,15 +94,21 @@ class Times:
 
 
 class Student:
-    """Coefficients base + basis @ phi, times from xi and the calls' offsets.
+    """Coefficients base + basis @ phi; times from xi and the offsets of the calls.
 
-    `recompute` is (solver, order) where the base follows the times: that solver's coefficients at
-    the current nodes, as LD3 has it. None holds the table's own.
+    With `recompute`, a (solver, order), the base is that solver's coefficients at the current
+    nodes, as in LD3; without, it is the coefficients of the table.
     """
 
     def __init__(
-        self, model, table, domain="logsnr", fixed=False, consistent=False, recompute=None
-    ):
+        self,
+        model: Model,
+        table: SolverTable,
+        domain: str = "logsnr",
+        fixed: bool = False,
+        consistent: bool = False,
+        recompute: tuple[str, int] | None = None,
+    ) -> None:
         self.table, self.recompute = table, recompute
         self.times = Times(model, table, domain)
         self.basis = coefficient_basis(table, fixed, consistent)
@@ -106,8 +120,10 @@ class Student:
         for leaf in self.leaves.values():
             leaf.requires_grad_()
 
-    def arrays(self, leaves=None, move_times=True):
-        """The table's arrays; without `move_times` its own times stay bit for bit."""
+    def arrays(
+        self, leaves: Mapping[str, torch.Tensor] | None = None, move_times: bool = True
+    ) -> dict[str, torch.Tensor]:
+        """Return the table's arrays; without `move_times` the times stay bit for bit."""
         leaves = leaves or self.leaves
         table = self.table
         nodes, calls = torch.tensor(table.sigmas), torch.tensor(table.call_sigmas)
@@ -116,12 +132,13 @@ class Student:
         out = {"sigmas": nodes, "call_sigmas": calls}
         named = self._base(nodes)
         base = torch.cat([array.flatten() for array in named.values()])
-        flat = (base + self.basis @ leaves["phi"]).split([a.numel() for a in named.values()])
+        sizes = [array.numel() for array in named.values()]
+        flat = torch.split(base + self.basis @ leaves["phi"], sizes)
         parts = zip(named.items(), flat, strict=True)
         return out | {name: part.reshape(array.shape) for (name, array), part in parts}
 
-    def _base(self, nodes):
-        """The coefficients that the learned ones are added to, sorted by name."""
+    def _base(self, nodes: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the coefficients that learned ones are added to, sorted by name."""
         arrays = self.table.coefficients
         if self.recompute is not None:
             solver, order = self.recompute
@@ -129,13 +146,18 @@ class Student:
             return {name: recipe.arrays[name] for name in sorted(arrays)}
         return {name: torch.tensor(arrays[name]) for name in sorted(arrays)}
 
-    def result(self, denoise, x, move_times=True):
-        """Run the student from x, keeping the graph."""
+    def result(
+        self,
+        denoise: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        x: torch.Tensor,
+        move_times: bool = True,
+    ) -> torch.Tensor:
+        """Run the student from x and keep the graph."""
         arrays = self.arrays(move_times=move_times)
         program = lower(self.table.family, self.table.space, self.table.form, arrays)
         return run(program, denoise, Cursor(x, x)).point
 
-    def at(self, leaves, move_times=True):
-        """The validated table of given leaves."""
+    def at(self, leaves: Mapping[str, torch.Tensor], move_times: bool = True) -> SolverTable:
+        """Return the validated table of given leaves."""
         arrays = self.arrays(leaves, move_times)
         return self.table.replace(**{k: v.detach().numpy() for k, v in arrays.items()})

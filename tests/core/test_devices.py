@@ -5,7 +5,7 @@ import torch
 from apples import DEVICE, Apple, without_float64
 from learners import changed, small, tiny_fit
 
-from s4s_core.candidates import named_start
+from s4s_core.candidates import named_solver
 from s4s_core.schedules.gits import gits_costs
 from s4s_core.spaces import as_float64
 
@@ -33,7 +33,7 @@ def test_training_needs_no_float64_on_the_device(method, monkeypatch):
     here = tiny_fit(model, **tiny)
     with without_float64(monkeypatch):
         there = tiny_fit(changed(model, device=DEVICE), **tiny)
-    assert there.pack[3] == here.pack[3] != named_start(model, "ipndm:3:edm", 3, 0.0).table
+    assert there.pack[3] == here.pack[3] != named_solver(model, "ipndm:3:edm", 3, 0.0).table
 
 
 def test_gits_measures_on_the_device(monkeypatch):

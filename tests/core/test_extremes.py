@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from learners import changed, one_sentence, small, table_of, tiny_fit
+from learners import changed, message_of, small, table_of, tiny_fit
 
 from s4s_core import classical_table, fit, sample, schedule
 from s4s_core.demo import load_demo
@@ -87,7 +87,7 @@ def test_orders_above_the_number_of_steps(solver, order):
     try:
         table = classical_table(solver, nodes, order, "ve")
     except TableError as error:
-        assert "order" in one_sentence(error)
+        assert "order" in message_of(error)
         return
     assert table.nfe == 1
     if solver != "gaussian":
@@ -159,7 +159,7 @@ ANSWERS = {
 def test_models_that_break_the_contract_get_one_clear_line(kind, method):
     with pytest.raises(S4SError) as error:
         fit(changed(small(), denoise=ANSWERS[kind]), 4, method, samples=4, budget=500)
-    one_sentence(error)
+    message_of(error)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])

@@ -74,7 +74,7 @@ def try_out(bench, family):
     calls, options = "3", ("quick", "euler", "auto", 6, 0)
     fit = bench.part("s4s_core.training.fit")
     bench.part("nodes.learning").fit = lambda *args, **more: fit.fit(
-        *args, **more, samples=6, validation=4, held_out=4, init="ipndm:2:uniform"
+        *args, **more, samples=6, validation=4, held_out=4
     )
     trained = bench.node["S4STrainSolver"].train(
         model, conditioning, conditioning, latent, 3.0, calls, *options

@@ -1,10 +1,10 @@
-"""Kill a training run again and again: `python killing.py METHOD KILLS SEED`, on its own.
+"""Kill a training run again and again: `python killing.py METHOD KILLS SEED`.
 
 Every attempt is a fork that runs `fit` with a saved state and is killed (SIGKILL): half of them
-after a random time, half by themselves within a random write, fsync or replace. Prints one JSON
-object: how many attempts it took until KILLS of them had died, whether the bytes of the finished
-solver are those of an undisturbed run, and which temporary files of the saved run are left. (Those
-of the solver stay: it may have several writers, so nobody knows which of them are dead.)
+after a random time, half by themselves during a random write, fsync or replace. Prints one JSON
+object: how many attempts it took until KILLS of them had died, whether the finished solver has the
+bytes of an undisturbed run, and which temporary files of the saved run are left. (Those of the
+solver may stay: it can have several writers, so nobody knows which of them are dead.)
 """
 
 import json
@@ -42,15 +42,15 @@ def die():
 
 
 def die_at(place, count):
-    """Let this process kill itself at the count-th call of os.`place`, just before or behind it.
+    """Make this process kill itself at the count-th call of os.`place`, just before or after it.
 
     At fdopen, which begins a write, it dies with half of the data written.
     """
-    inner, left, behind = getattr(os, place), [count], count % 2
+    inner, left, after = getattr(os, place), [count], count % 2
 
     def deadly(*arguments, **options):
         left[0] -= 1
-        if left[0] == 0 and not behind:
+        if left[0] == 0 and not after:
             die()
         result = inner(*arguments, **options)
         if left[0] == 0 and place == "fdopen":
@@ -120,7 +120,7 @@ def main(method, kills, seed):
             else:
                 finished = attempt(method, broken, seconds=chance.uniform(0.1, 0.5) * length)
             died += not finished
-            if finished:  # before its time to die had come: begin anew
+            if finished:  # before it was killed: start over
                 shutil.rmtree(broken)
                 broken.mkdir()
         attempt(method, broken)

@@ -1,4 +1,4 @@
-"""What the tests of training share: small models, models that misbehave, and tiny runs."""
+"""Shared by the training tests: small models and tiny runs."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,10 +11,11 @@ from s4s_core.names import SPACES
 from s4s_core.objectives import L2
 from s4s_core.teacher import default_teacher, draw_pairs
 from s4s_core.training.fit import fit
-from s4s_core.training.memory import Workers
+from s4s_core.training.memory import Batcher
 from s4s_core.training.task import Meter, Task
 
 METHODS = ("s4s", "s4s-alt", "joint", "ld3")
+ALL_METHODS = ("gauss-newton", *METHODS)
 FAMILIES = ("lms", "pc", "ss")
 GRADIENT_RUNS = [(m, f, s) for m in METHODS for f in FAMILIES for s in SPACES]
 
@@ -42,7 +43,7 @@ def changed(model, **attributes):
 
 
 class Counted:
-    """A denoiser that counts its calls, per sample, and remembers the levels."""
+    """A denoiser that counts its calls per sample and records the noise levels."""
 
     def __init__(self, denoise):
         self.denoise, self.calls, self.sigmas = denoise, 0, []
@@ -60,7 +61,7 @@ def name_of(family, name="edm"):
 
 
 def table_of(family, space="ve", nfe=4, ending=0.0, form=None):
-    """A classical table of a family; its weights serve in any form, as a starting point."""
+    """A classical table of a family; its weights are a starting point in any form."""
     solver, order = SOLVER[family]
     steps = nfe // order if family == "ss" else nfe
     nodes = schedule("edm", steps, small(space), ending)
@@ -69,22 +70,30 @@ def table_of(family, space="ve", nfe=4, ending=0.0, form=None):
 
 
 def tiny_fit(model, nfe=4, method="gauss-newton", teacher_events=False, **options):
-    """fit with the smallest settings; its callback hears of training alone unless told so."""
+    """fit with the smallest settings; its callback gets teacher events only if asked for."""
     options = TINY | options
-    hear = options.get("callback")
-    if hear is not None and not teacher_events:
-        options["callback"] = lambda event: None if event.phase == "teacher" else hear(event)
-    if "start" not in options:
-        options.setdefault("init", "ipndm:3:edm")
-    return fit(model, nfe, method, **options)
+    callback = options.get("callback")
+    if callback is not None and not teacher_events:
+        options["callback"] = lambda e: None if e.phase == "teacher" else callback(e)
+    return fit(model, nfe, method, **{"init": "ipndm:3:edm", **options})
 
 
 def task_of(model, nfe=4, samples=8, validation=6, batch=8, budget=10**6, **options):
     """A Task on fresh pairs."""
     teacher, meter = default_teacher(model), Meter(model.denoise)
     train, valid = (draw_pairs(model, teacher, n, k) for k, n in ((1, samples), (2, validation)))
-    workers = Workers(batch, meter)
-    return Task(model, meter, L2(), train, valid, nfe, budget, workers, **options)
+    return Task(
+        model=model,
+        meter=meter,
+        objective=L2(),
+        train=train,
+        validation=valid,
+        nfe=nfe,
+        budget=budget,
+        planned=budget,
+        batcher=Batcher(batch, meter),
+        **options,
+    )
 
 
 def moved(count, seed=0, size=0.05):
@@ -93,9 +102,8 @@ def moved(count, seed=0, size=0.05):
     return size * torch.randn(count, generator=generator, dtype=torch.float64)
 
 
-def one_sentence(error):
-    """The message of an error, asserted to be one sentence for a person."""
+def message_of(error):
+    """The message of an error, asserted to be short and fit for a person."""
     text = str(getattr(error, "value", error))
-    assert text.endswith(".") and "\n" not in text and "Traceback" not in text and len(text) < 300
-    assert ". " not in text.replace("...", "")
+    assert text[-1] in ".?" and "\n" not in text and "Traceback" not in text and len(text) < 300
     return text

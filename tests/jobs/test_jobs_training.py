@@ -191,7 +191,7 @@ def test_a_disk_that_fills_up_is_one_sentence_and_the_job_can_go_on(home):
     done = subprocess.run([python, flag, limit + line, *arguments], capture_output=True)
     view = core.job_view(id)
     assert done.returncode == 1 and view["status"] == "failed", done.stderr.decode()
-    assert "disk is full" in view["error"] or "cannot be saved" in view["error"]
+    assert "disk is full" in view["error"] or "Could not save" in view["error"]
     jobs.resume(id, start=False)
     assert work_here(id)["status"] == "done"
 

@@ -10,7 +10,7 @@ from job_models import latents
 from PIL import Image
 
 from s4s_core import SolverPack, fit, load_solver, sample, save_solver, teacher
-from s4s_core.candidates import named_start
+from s4s_core.candidates import named_solver
 from s4s_core.demo import SOLVERS
 from tools.bench import engine, training
 from trainer import comparison
@@ -239,7 +239,7 @@ def test_no_memory_for_the_picture_spoils_no_summary(capsys, few, monkeypatch):
 def test_train_compares_with_the_teacher_that_it_learned_from(capsys, few, monkeypatch):
     seen = []
     monkeypatch.setattr(Comparison, "save_picture", lambda self, *_: seen.append(self))
-    table = named_start(latents(None), "euler:1:edm", 3, 0.0).table
+    table = named_solver(latents(None), "euler:1:edm", 3, 0.0).table
     assert run(capsys, "train", *LATENTS, *FEW, "--teacher", "euler:1:edm:3")[0] == 0
     pairs = seen[0].pairs
     target = sample(latents(None).denoise, pairs.x, table)
@@ -257,7 +257,7 @@ def test_the_teacher_of_the_header_is_compared_with(capsys, few, monkeypatch):
     monkeypatch.setattr(Comparison, "save_picture", lambda self, *_: seen.append(self.teacher))
     solver = ["--solver", "solver.safetensors", "--nfe", "2", "--count", "2"]
     assert run(capsys, "compare", *LATENTS, *solver)[0] == 0
-    assert seen == [named_start(latents(None), "euler:1:edm", 3, 0.05).table]
+    assert seen == [named_solver(latents(None), "euler:1:edm", 3, 0.05).table]
     assert run(capsys, "render", *LATENTS, *solver, "--out", "sheets")[0] == 0
     done = json.loads(Path("sheets/state.json").read_text())["done"]
     assert done["teacher"]["nfe"] == 3
@@ -266,7 +266,7 @@ def test_the_teacher_of_the_header_is_compared_with(capsys, few, monkeypatch):
 @pytest.mark.parametrize("said", [None, 5, [], "x", {}, {"model": {"prompts": 5}}, {"teacher": 1}])
 def test_a_header_that_names_no_teacher_has_the_usual_one(said):
     model = latents(None)
-    table = named_start(model, "euler:1:edm", 2, 0.0).table
+    table = named_solver(model, "euler:1:edm", 2, 0.0).table
     pack = SolverPack.of(table, metadata={"config": said})
     assert comparison.own_teacher(pack, model) == teacher.default_teacher(model)
 

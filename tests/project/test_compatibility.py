@@ -203,6 +203,7 @@ def test_a_cancelled_job_of_the_old_version_ends_in_the_old_result(home, id, rou
 
 CHANGED = {
     "library.functions.classical_table.parameters.space.default": "required: 've' was a trap",
+    "library.functions.fit.parameters.start is gone": "fit(init=table) replaces fit(start=table)",
     "library.classes.Event.members lacks 'eta'": "nothing used it",
     "registries.config options.central is gone": "nothing used it",
     "registries.fit options.central is gone": "nothing used it",

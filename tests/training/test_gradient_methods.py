@@ -1,4 +1,4 @@
-"""The paper's methods by gradient: what each learns, the relaxed objective, and the optimiser."""
+"""The gradient methods: what each learns, the relaxed objective, and the optimiser."""
 
 import math
 
@@ -10,11 +10,9 @@ from learners import (
     GRADIENT_RUNS,
     METHODS,
     SOLVER,
-    Counted,
-    changed,
+    message_of,
     moved,
     name_of,
-    one_sentence,
     small,
     table_of,
     task_of,
@@ -22,11 +20,12 @@ from learners import (
 )
 
 from s4s_core import classical_table, schedule
-from s4s_core.errors import TrainingDiverged, TrainingError
+from s4s_core.errors import TrainingDiverged
 from s4s_core.names import SPACES
 from s4s_core.sampling import sample
 from s4s_core.training import gradient
 from s4s_core.training.gradient import Descent, radius
+from s4s_core.training.method import find_method
 from s4s_core.training.parameters import coefficient_basis
 from s4s_core.training.student import Student
 
@@ -39,18 +38,28 @@ def descent_of(method="s4s", family="lms", space="ve", samples=8, model=None, ba
     task = task_of(model, samples=samples, batch=batch)
     recompute = SOLVER[family] if method == "ld3" else None
     student = Student(model, table_of(family, space), recompute=recompute)
-    return Descent(task, student, method, {"seed": 0}, **options)
+    phases = find_method(method).phases_of(family)
+    return Descent(task, student, phases, {"seed": 0}, **options)
 
 
 # --- what each method learns
 
 
-@pytest.mark.parametrize("method, family, space", GRADIENT_RUNS)
-def test_every_method_is_at_least_as_good_as_its_start(method, family, space):
-    result = tiny_fit(small(space), 4, method, init=name_of(family), budget=1000)
+@pytest.mark.parametrize(
+    "method, space, options",
+    [
+        *((m, s, {"init": name_of(f), "budget": 1000}) for m, f, s in GRADIENT_RUNS),
+        *((m, s, {"init": "gaussian:3:edm", "epochs": 1}) for m in METHODS for s in SPACES),
+        *((m, s, {"init": table_of("pc", s)}) for m in METHODS[:-1] for s in SPACES),
+        *(("s4s", "ve", {"objective": name}) for name in ("l1", "huber", "l2")),
+        *(("joint", s, {"domain": name}) for name in ("sigma", "logsnr") for s in SPACES),
+    ],
+)
+def test_every_method_is_at_least_as_good_as_its_start(method, space, options):
+    result = tiny_fit(small(space), 4, method, **options)
     scores = result.scores["4"]
     assert scores["rmse"] <= scores["initial"] and math.isfinite(scores["rmse"])
-    assert result.pack[4].family == family
+    assert result.pack.metadata["training"]["objective"] == options.get("objective", "l2")
     assert len(result.history[4]) > 1
 
 
@@ -76,7 +85,7 @@ def test_s4s_of_a_single_step_solver_moves_its_stages_but_not_its_nodes(space):
     descent = descent_of("s4s", "ss", space)
     for _ in range(3):
         descent._step(torch.arange(8), descent.phases[0])
-    table, start = descent._table(descent._copy(descent.student.leaves)), table_of("ss", space)
+    table, start = descent.table(descent._copy(descent.student.leaves)), table_of("ss", space)
     np.testing.assert_allclose(table.sigmas, start.sigmas, rtol=1e-9)
     np.testing.assert_allclose(table.call_sigmas[::2], start.call_sigmas[::2], rtol=1e-9)
     assert abs(table.call_sigmas[3] / start.call_sigmas[3] - 1) > 1e-7
@@ -87,7 +96,7 @@ def test_s4s_of_a_single_step_solver_moves_its_stages_but_not_its_nodes(space):
 def test_ld3_is_the_classical_solver_at_its_own_nodes(family, space):
     descent = descent_of("ld3", family, space, epochs=2)
     descent.run()
-    table = descent._table(descent._copy(descent.student.leaves))
+    table = descent.table(descent._copy(descent.student.leaves))
     solver, order = SOLVER[family]
     classical = classical_table(solver, torch.tensor(table.sigmas), order, space)
     assert (table.sigmas[1:-1] != table_of(family, space).sigmas[1:-1]).all()
@@ -117,22 +126,8 @@ def test_coefficients_that_follow_a_solver_are_its_own_at_the_nodes_plus_offsets
     assert 0 < np.abs(trained.coefficients["b"] - theory.coefficients["b"]).max() < 0.2
 
 
-def test_ld3_needs_a_solver_by_name():
-    with pytest.raises(TrainingError, match="by name"):
-        tiny_fit(small(), 4, "ld3", start=table_of("lms"))
-
-
-@pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("method", METHODS)
-def test_a_start_given_as_a_table_or_gaussian(method, space):
-    if method != "ld3":
-        tiny_fit(small(space), 4, method, start=table_of("pc", space), epochs=1)
-    result = tiny_fit(small(space), 4, method, init="gaussian:3:edm", epochs=1)
-    assert result.scores["4"]["rmse"] <= result.scores["4"]["initial"]
-
-
 @pytest.mark.parametrize("method", ["s4s", "s4s-alt", "joint"])
-def test_switches_of_the_ablations(method):
+def test_fixed_and_consistent_coefficients(method):
     start = table_of("lms").coefficients["b"]
     fixed = tiny_fit(small(), 4, method, fixed=True).pack[4].coefficients["b"] - start
     np.testing.assert_allclose(fixed[2], fixed[3], atol=1e-12)
@@ -141,7 +136,7 @@ def test_switches_of_the_ablations(method):
 
 
 def test_phases_alternate_and_share_one_radius():
-    alt = gradient.phases("s4s-alt", "lms")
+    alt = gradient.S4S_ALT.phases
     assert len(alt) == 16 and alt[0] == ("xi", "offsets") and alt[1] == ("phi",)
     descent = descent_of("s4s-alt")
     assert descent.radius == descent_of("joint").radius > 0
@@ -151,21 +146,16 @@ def test_phases_alternate_and_share_one_radius():
 
 
 @pytest.mark.parametrize("nfe", [1, 2, 3, 5, 8])
-def test_the_radius_is_ld3s_at_the_count_of_lms_3(nfe):
+def test_the_radius_equals_ld3s_at_the_count_of_lms_3_and_falls_with_the_count(nfe):
     model = small()
     table = classical_table("ipndm", torch.linspace(80, 0, nfe + 1), 3, "ve")
     count = coefficient_basis(table).shape[1]
     assert radius(model, nfe, count) == pytest.approx(0.001 * 6 / nfe**2)
-
-
-def test_the_radius_falls_with_the_count():
-    model = small()
-    ratio = radius(model, 5, 24) / radius(model, 5, 12)
-    assert ratio == pytest.approx(2**-2.5)
+    assert radius(model, nfe, 2 * count) / radius(model, nfe, count) == pytest.approx(2**-2.5)
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_starts_move_and_stay_in_the_ball(space):
+def test_noise_moves_and_stays_in_the_ball(space):
     descent = descent_of(space=space, epochs=3)
     descent.run()
     moves = (descent.state["starts"] - descent.task.train.x).flatten(1).norm(dim=1)
@@ -174,13 +164,13 @@ def test_starts_move_and_stay_in_the_ball(space):
     assert (moves > 0).all() and (moves <= bound + 1e-6 * descent.task.model.sigma_max).all()
 
 
-def test_a_hard_objective_keeps_the_starts():
+def test_a_hard_objective_keeps_the_noise():
     descent = descent_of(relax=False, epochs=2)
     descent.run()
     assert torch.equal(descent.state["starts"], descent.task.train.x)
 
 
-def test_starts_follow_the_gradient_of_their_own_pair():
+def test_noise_follows_the_gradient_of_its_pair():
     """One step: x' = x - 12 / N sigma_T^2 dL/dx, then projected."""
     descent = descent_of(relax=MAX_RELAX)
     task = descent.task
@@ -199,12 +189,12 @@ def test_validation_uses_the_true_noise():
     descent.run()
     assert not torch.equal(descent.state["starts"], descent.task.train.x)
     pairs = descent.task.validation
-    table = descent._table(descent.state["average"])
+    table = descent.table(descent.state["average"])
     error = (sample(small().denoise, pairs.x, table) - pairs.target).square().mean().sqrt()
     assert descent.state["history"][-1][1] == pytest.approx(float(error), rel=1e-5)
 
 
-def test_more_room_is_easier_to_fit():
+def test_a_larger_radius_is_easier_to_fit():
     """The training loss falls with r (app:relaxed-obj)."""
     losses = []
     for relax in (0, 1, 100):
@@ -247,8 +237,8 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(method):
         torch.testing.assert_close(leaves[0][name], leaves[1][name], rtol=1e-4, atol=1e-7)
 
 
-def test_gradients_are_true():
-    """Against a difference quotient of the mean loss, in float64."""
+def test_gradients_equal_difference_quotients():
+    """Of the mean loss, in float64."""
     descent = descent_of("joint")
     pairs = descent.task.train
     pairs = type(pairs)(pairs.x.double(), None, pairs.target.double())
@@ -331,36 +321,11 @@ def test_the_best_validation_error_is_that_of_the_best_leaves():
     assert descent._validate(descent.state["best"]) == pytest.approx(min(errors))
 
 
-@pytest.mark.parametrize("budget", [1500])
-@pytest.mark.parametrize("method", METHODS)
-def test_the_budget_is_kept(method, budget):
-    inner = small()
-    counted = Counted(inner.denoise)
-    model = changed(inner, denoise=counted)
-    events = []
-    result = tiny_fit(model, 4, method, budget=budget, epochs=50, callback=events.append)
-    assert result.calls <= budget + 20 * 20 + 3 * 4 * 6
-    assert all(event.done <= 1 for event in events)
-
-
-@pytest.mark.parametrize("name", ["l1", "huber", "l2"])
-def test_plain_distances_serve(name):
-    result = tiny_fit(small(), 4, "s4s", objective=name)
-    assert result.pack.metadata["training"]["objective"] == name
-
-
-@pytest.mark.parametrize("domain", ["sigma", "logsnr"])
-@pytest.mark.parametrize("space", SPACES)
-def test_domains_of_time_serve(space, domain):
-    result = tiny_fit(small(space), 4, "joint", domain=domain)
-    assert result.scores["4"]["rmse"] <= result.scores["4"]["initial"]
-
-
 @pytest.mark.parametrize("method", ["s4s-alt", "joint", "ld3"])
-def test_nodes_that_fall_together_are_rolled_back(method):
+def test_nodes_that_become_equal_are_rolled_back(method):
     """A rate that is far too high makes xi so uneven that two nodes round to one."""
     result = tiny_fit(small(), 4, method, rate=30.0, budget=20_000, epochs=3)
     assert result.scores["4"]["rmse"] <= result.scores["4"]["initial"]
     with pytest.raises(TrainingDiverged) as error:
         tiny_fit(small(), 4, method, rate=1e4)
-    assert "epoch 0" in one_sentence(error)
+    assert "epoch 0" in message_of(error)

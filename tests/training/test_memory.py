@@ -6,7 +6,7 @@ from learners import TINY, task_of
 
 from s4s_core import classical_table, sample, schedule
 from s4s_core.training import gauss_newton
-from s4s_core.training.gradient import Descent
+from s4s_core.training.gradient import JOINT, Descent
 from s4s_core.training.parameters import Parameters
 from s4s_core.training.student import Student
 from tools.bench.memory import peak_bytes
@@ -75,7 +75,7 @@ def test_gauss_newton_needs_the_memory_of_sampling(model, nfe):
 def gradient_peak(model, nfe, rematerialise):
     task = task_of(model, nfe, samples=BATCH, validation=BATCH, batch=BATCH)
     student = Student(model, table_of(model, nfe))
-    descent = Descent(task, student, "joint", {"seed": 0}, rematerialise=rematerialise)
+    descent = Descent(task, student, JOINT.phases, {"seed": 0}, rematerialise=rematerialise)
     return peak_bytes(lambda: descent._step(torch.arange(BATCH), descent.phases[0]))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from s4s_core import fit
-from s4s_core.candidates import SCHEDULES, candidates, named_start, rank, rmse
+from s4s_core.candidates import AUTO_SCHEDULES, candidates, named_solver, rank, rmse
 from s4s_core.model import Model
 from s4s_core.schedules.gits import gits_costs
 from s4s_core.table import SolverTable
@@ -92,7 +92,7 @@ class Bench:
 
     def best_classical(self, costs: Any) -> tuple[float, str]:
         """(error, name) of the best classical solver on any schedule, including dmn and gits."""
-        names = [*SCHEDULES, "gits", *(["dmn"] if importlib.util.find_spec("scipy") else [])]
+        names = [*AUTO_SCHEDULES, "gits", *(["dmn"] if importlib.util.find_spec("scipy") else [])]
         tables = candidates(
             self.model, self.nfe, schedules=names, options={"gits": {"costs": costs}}
         )
@@ -161,7 +161,7 @@ def _orderings_table(model: Model, args: argparse.Namespace) -> Table:
     bench = Bench(model, 5, args)
     known = {"init": "ipndm:3:edm"}
     plain: dict[str, Any] = {**GRADIENT, **known, "epochs": 200}
-    start = bench.error(named_start(model, known["init"], 5, 0.0).table)
+    start = bench.error(named_solver(model, known["init"], 5, 0.0).table)
     s4s = bench.tuned("s4s", **known).final
     newton = bench.run("gn", "gauss-newton", **known).final
     alone = bench.run("gn", "gauss-newton", times=False, **known).final

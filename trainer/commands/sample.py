@@ -49,14 +49,14 @@ def run(args):
 def choose_table(model, kind, args):
     """(label, table) of what the arguments ask for."""
     from s4s_core import load_solver
-    from s4s_core.candidates import named_start
+    from s4s_core.candidates import named_solver
 
     from ..comparison import check_fit
     from ..models import bundled_solver
     from ..progress import warn
 
     if args.classical:
-        return f"{args.classical} {args.nfe}", named_start(
+        return f"{args.classical} {args.nfe}", named_solver(
             model, args.classical, args.nfe, 0.0
         ).table
     pack = load_solver(args.solver or bundled_solver(kind))

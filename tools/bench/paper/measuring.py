@@ -13,7 +13,14 @@ import torch
 
 from s4s_core import classical_table, fit, load_solver, sample, schedule
 from s4s_core.app.folders import DEMO_SOLVER
-from s4s_core.candidates import SCHEDULES, Candidate, candidates, named_start, rank, ranked_starts
+from s4s_core.candidates import (
+    AUTO_SCHEDULES,
+    Candidate,
+    candidates,
+    named_solver,
+    rank,
+    rank_starts,
+)
 from s4s_core.errors import S4SError, TrainingCancelled
 from s4s_core.model import Denoiser, Model
 from s4s_core.schedules.gits import gits_costs
@@ -129,7 +136,7 @@ class Lab:
     def _best(self, cell: Cell) -> Candidate:
         """The best classical solver on all schedules, chosen on the same pairs it is scored on."""
         model = self.model(cell.model, cell.cfg)
-        names = [*SCHEDULES, "gits", *(["dmn"] if importlib.util.find_spec("scipy") else [])]
+        names = [*AUTO_SCHEDULES, "gits", *(["dmn"] if importlib.util.find_spec("scipy") else [])]
         options = {"gits": {"costs": self.costs(cell.model, cell.cfg)[0]}}
         tables = candidates(model, cell.nfe, schedules=names, options=options)
         return rank(model.denoise, tables, self._pairs(cell), BATCH, first=32)[0][1]
@@ -144,14 +151,14 @@ class Lab:
             costs, calls = self.costs(cell.model, cell.cfg)
             nodes = schedule("gits", cell.nfe, model, costs=costs)
             return classical_table(cell.solver, nodes, cell.order, model.space), calls
-        return named_start(model, cell.start, cell.nfe, 0.0).table, 0
+        return named_solver(model, cell.start, cell.nfe, 0.0).table, 0
 
     def _learned(self, cell: Cell) -> tuple[SolverTable, int]:
         """(table, NFE-equivalents including teacher and search) of a method of `fit`."""
         if cell.solver == "auto" or cell.method == "ld3":
             return self._fit(cell, cell.method, init=cell.start)
         start, before = self._start(cell)
-        table, calls = self._fit(cell, cell.method, start=start)
+        table, calls = self._fit(cell, cell.method, init=start)
         return table, before + calls
 
     def _fit(self, cell: Cell, method: str, **options: Any) -> tuple[SolverTable, int]:
@@ -199,7 +206,7 @@ class Lab:
             table, calls = rivals.generalized(*args, rate=RATE, cache=self.cache)
         else:
             wide = rivals.of_maximal_order(table)
-            table, calls = self._fit(cell, "joint", start=wide, relax=0.0)
+            table, calls = self._fit(cell, "joint", init=wide, relax=0.0)
         return table, searching + calls
 
     def _searched(self, cell: Cell) -> tuple[Candidate, int]:
@@ -208,7 +215,7 @@ class Lab:
         seed, teacher = RIVAL_SEED + 1_000 * cell.seed + 1, default_teacher(model)
         pairs = draw_pairs(model, teacher, SEARCH_PAIRS, seed, BATCH, self.cache)
         meter = Meter(model.denoise)
-        ranked = ranked_starts(model, meter, pairs, cell.nfe, 0.0, BATCH)
+        ranked = rank_starts(model, meter, pairs, cell.nfe, 0.0, BATCH)
         return ranked[0][1], meter.calls + TEACHER_NFE * SEARCH_PAIRS
 
     # Scores

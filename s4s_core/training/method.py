@@ -1,0 +1,69 @@
+"""What `fit` and the front ends know about a training method."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from ..candidates import Candidate
+from ..errors import TrainingError
+from ..names import METHODS, check_name, load
+from ..table import SolverTable
+from .settings import Settings
+from .state import NfeState
+from .task import Task
+
+
+@dataclass(frozen=True)
+class GivenStart:
+    """A start that the caller passed as a table."""
+
+    table: SolverTable
+    schedule: str = "given"
+    label: str = "given"
+
+
+Start = Candidate | GivenStart
+
+
+class Method(ABC):
+    """A way to train tables. What it needs and its default budget are in names.METHODS.
+
+    Adding one takes its own file, a line in names.METHODS, and tests.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self.entry = name, METHODS[name]
+
+    @abstractmethod
+    def planned_calls(self, settings: Settings, nfe: int) -> int:
+        """Return the most model calls that training one NFE takes."""
+
+    @abstractmethod
+    def judged_results(self, nfe: int, calls: int) -> float:
+        """Return how often the objective is computed in that many model calls."""
+
+    @abstractmethod
+    def run(
+        self, task: Task, starts: list[Start], settings: Settings, state: NfeState
+    ) -> tuple[Start, SolverTable]:
+        """Train; return the chosen start and the best table on the validation pairs.
+
+        `starts` come best first. Progress goes to state.method (numbers, text, tensors, and dicts
+        and lists of them), so that a saved run resumes to the same bytes, and to state.history.
+        """
+
+    def loss(self, distances: torch.Tensor, task: Task) -> float:
+        """Return the loss that is trained, from the objective's distance of each pair."""
+        return float(distances.mean())
+
+    def remarks(self, task: Task, state: NfeState) -> list[str]:
+        """Return lines for the log that follow from how training went."""
+        return []
+
+
+def find_method(name: str) -> Method:
+    """Return the method registered under a name."""
+    check_name(METHODS, "method", name, TrainingError)
+    method: Method = load(METHODS[name].place)
+    return method

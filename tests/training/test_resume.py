@@ -1,0 +1,226 @@
+"""Saved runs: they resume to the same bytes, and refuse what is not theirs."""
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+from learners import ALL_METHODS, changed, message_of, small, table_of, tiny_fit
+
+from s4s_core.atomic import SUFFIX, temporary_stem
+from s4s_core.errors import TrainingCancelled, TrainingError
+from s4s_core.objectives import L2
+from s4s_core.solver_file import dump_solver
+from s4s_core.teacher import default_teacher
+from s4s_core.training.state import read_state, save_state
+
+SHORT = {"budget": 1000, "samples": 6, "validation": 4, "held_out": 4}
+NFES = (3, 4)
+
+
+class Stop(Exception):
+    pass
+
+
+class After:
+    """True from the k-th call on."""
+
+    def __init__(self, k):
+        self.left = k
+
+    def __call__(self):
+        self.left -= 1
+        return self.left < 0
+
+
+def outcome(result):
+    return dump_solver(result.pack), result.calls, result.history, result.log, result.scores
+
+
+def short_fit(method, **options):
+    init = "auto" if method == "gauss-newton" else "ipndm:3:edm"  # auto has several starts
+    return tiny_fit(small(), NFES, method, init=init, **SHORT, **options)
+
+
+def stopped_after_every_event(run, path):
+    """(result, events) of a run that is stopped after every event and resumed from `path`."""
+    events, result = [], None
+
+    def stop(event):
+        events.append(event)
+        raise Stop
+
+    while result is None:
+        with suppress(Stop):
+            result = run(state=path, callback=stop)
+    return result, events
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """For each method, the outcome of an undisturbed run and how often it called `cancelled`."""
+    done = {}
+
+    def get(method):
+        if method not in done:
+            asked = After(10**9)
+            result = short_fit(method, cancelled=asked)
+            done[method] = outcome(result), 10**9 - asked.left
+        return done[method]
+
+    return get
+
+
+@pytest.mark.parametrize("method", ALL_METHODS)
+def test_stopped_after_every_event(tmp_path, whole, method):
+    result, events = stopped_after_every_event(
+        lambda **options: short_fit(method, **options), tmp_path / "run.safetensors"
+    )
+    assert len(events) >= 3 and outcome(result) == whole(method)[0]
+    for nfe in NFES:
+        best = [event.validation for event in events if event.nfe == nfe]
+        assert best == sorted(best, reverse=True), "a resumed run knows the best table of all"
+
+
+def test_a_run_of_several_chunks_resumes_bit_by_bit(tmp_path):
+    """More pairs than a chunk, in a number that chunks do not divide."""
+    sizes = {"samples": 20, "validation": 4, "held_out": 4, "budget": 6000, "starts": 2}
+
+    def run(**options):
+        return tiny_fit(small(), 5, init="auto", **sizes, **options)
+
+    result, events = stopped_after_every_event(run, tmp_path / "run.safetensors")
+    assert len(events) > 5 and max(event.step for event in events) > 3
+    assert outcome(result) == outcome(run())
+
+
+@pytest.mark.parametrize("share", [0.4, 0.97])
+@pytest.mark.parametrize("method", ALL_METHODS)
+def test_cancelled_between_model_calls(tmp_path, whole, method, share):
+    expected, asked = whole(method)
+    path = tmp_path / "run.safetensors"
+    with pytest.raises(TrainingCancelled) as error:
+        short_fit(method, state=path, cancelled=After(int(share * asked)))
+    message_of(error)
+    assert outcome(short_fit(method, state=path)) == expected
+
+
+@pytest.mark.parametrize("method", ["gauss-newton", "s4s"])
+def test_a_finished_run_is_read_back_without_training(tmp_path, whole, method):
+    path, events = tmp_path / "run.safetensors", []
+    short_fit(method, state=path)
+    again = short_fit(method, state=path, callback=events.append)
+    assert outcome(again) == whole(method)[0] and not events
+
+
+def test_a_run_of_an_older_version_with_a_removed_option_resumes(tmp_path):
+    path = tmp_path / "run.safetensors"
+    expected = outcome(tiny_fit(small(), 3, state=path, central=False, **SHORT))
+    old = read_state(path)
+    assert "central" not in old["identity"]["settings"]
+    for central, fits in ((False, True), (True, False)):
+        old["identity"]["settings"]["central"] = central
+        save_state(path, old)
+        if fits:
+            assert outcome(tiny_fit(small(), 3, state=path, **SHORT)) == expected
+        else:
+            with pytest.raises(TrainingError, match="other settings"):
+                tiny_fit(small(), 3, state=path, **SHORT)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"method": "s4s"},
+        {"samples": 9},
+        {"nfe": (4, 5), "init": "ipndm:3:edm"},
+        {"init": table_of("pc")},
+        {"objective": "other"},
+        {"teacher": 19},
+        {"fingerprint": "other"},
+    ],
+)
+def test_a_state_of_another_run_is_refused(tmp_path, change):
+    path, model = tmp_path / "run.safetensors", changed(small(), fingerprint="one")
+    tiny_fit(model, state=path, init=table_of("lms"))
+    before = path.read_bytes()
+    if "fingerprint" in change:
+        model, change = changed(model, **change), {}
+    if "teacher" in change:
+        change = {"teacher": default_teacher(model, change["teacher"])}
+    if "objective" in change:
+        change = {"objective": L2()}
+        change["objective"].name = "other"
+    with pytest.raises(TrainingError, match="other settings") as error:
+        tiny_fit(model, state=path, **{"init": table_of("lms"), **change})
+    assert path.name in str(error.value) and path.read_bytes() == before
+
+
+def damages(data):
+    """Truncations, garbage, and flipped bits all over the file."""
+    yield from (b"", b"{}", data[:7], data[: len(data) // 2], data[:-1], data + b"x", data[::-1])
+    for place in np.linspace(0, len(data) - 1, 25).astype(int):
+        yield data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
+
+
+def test_a_damaged_state_is_refused(tmp_path):
+    path = tmp_path / "run.safetensors"
+    tiny_fit(small(), 3, state=path, **SHORT)
+    for damaged in damages(path.read_bytes()):
+        path.write_bytes(damaged)
+        with pytest.raises(TrainingError, match="Delete it to start over") as error:
+            tiny_fit(small(), 3, state=path, **SHORT)
+        assert path.name in message_of(error)
+
+
+def test_states_survive_a_round_trip(tmp_path):
+    """Tensors are aligned as new ones: arithmetic on others may differ in the last bits."""
+    odd = {str(n): torch.randn(n, dtype=torch.float64) for n in range(1, 12)}
+    state = {
+        "deep": [{"x": torch.randn(2, 3, dtype=torch.float64)}, [], {}, None, True, 0.1, "text"],
+        "bytes": torch.arange(5, dtype=torch.uint8),
+        "odd": odd,
+    }
+    save_state(tmp_path / "s", state)
+    back = read_state(tmp_path / "s")
+    assert torch.equal(back["deep"][0]["x"], state["deep"][0]["x"])
+    assert torch.equal(back["bytes"], state["bytes"]) and back["bytes"].dtype == torch.uint8
+    assert back["deep"][1:] == state["deep"][1:]
+    for name, tensor in odd.items():
+        assert back["odd"][name].data_ptr() % 64 == 0 and torch.equal(back["odd"][name], tensor)
+
+
+def test_a_state_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "folder", tmp_path / "file" / "run"):
+        with pytest.raises(TrainingError, match="Could not save the run") as error:
+            save_state(path, {"identity": 1})
+        message_of(error)
+    with pytest.raises(TrainingError, match="Could not save the run"):
+        tiny_fit(small(), 3, state=tmp_path / "file" / "run", **SHORT)
+
+
+def test_what_a_run_killed_in_its_first_write_left_is_removed(tmp_path):
+    path = tmp_path / "run.safetensors"
+    (tmp_path / f"{temporary_stem(path)}-0123456789abcdef{SUFFIX}").touch()
+    tiny_fit(small(), 3, state=path, **SHORT)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, f"{path.name}.lock"]
+
+
+def test_two_runs_of_one_state_are_refused(tmp_path):
+    """The second does not disturb the first; when that ends, the file is free again."""
+    path, errors = tmp_path / "new" / "run.safetensors", []
+
+    def meanwhile(event):
+        if not errors:
+            orphan = path.parent / f"{temporary_stem(path)}-0123456789abcdef{SUFFIX}"
+            orphan.touch()
+            with pytest.raises(TrainingError, match="in use by another") as error:
+                tiny_fit(small(), 3, state=path, **SHORT)
+            errors.append(message_of(error))
+            assert orphan.exists()
+
+    first = tiny_fit(small(), 3, state=path, callback=meanwhile, **SHORT)
+    assert errors and outcome(tiny_fit(small(), 3, state=path, **SHORT)) == outcome(first)
