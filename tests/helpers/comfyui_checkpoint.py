@@ -110,7 +110,7 @@ def main():
                 "uniform": schedule("uniform", 3, model).tolist(),
                 "own": model.model.model.model_sampling.sigma(torch.tensor([666.0, 333])).tolist(),
                 "about": model.about,
-                "groups": len(model.texts.groups),
+                "groups": len(model.prompts.groups),
                 "fingerprint": model.fingerprint,
                 "nfes": list(result.pack.nfes),
                 "refused": [

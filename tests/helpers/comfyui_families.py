@@ -70,10 +70,10 @@ def try_out(bench, family):
 
     model, conditioning, shape = family()
     latent = {"samples": torch.zeros(1, *shape)}
-    bench.part("nodes.learning").EFFORTS["quick"] = 400
+    bench.part("nodes.training").EFFORTS["quick"] = 400
     calls, options = "3", ("quick", "euler", "auto", 6, 0)
     fit = bench.part("s4s_core.training.fit")
-    bench.part("nodes.learning").fit = lambda *args, **more: fit.fit(
+    bench.part("nodes.training").fit = lambda *args, **more: fit.fit(
         *args, **more, samples=6, validation=4, held_out=4, init="ipndm:2:uniform"
     )
     trained = bench.node["S4STrainSolver"].train(
