@@ -41,9 +41,9 @@ def test_prompts_of_one_shape_share_a_call():
             prompt(154, 1.0),
             prompt(77, 2.0),
             prompt(77, 3.0, constant=2),
-            prompt(77, 4.0) + prompt(77, 5.0),
-            [prompt(77, 6.0)[0] | {"mask": torch.ones(1)}],
-            prompt(77, 7.0, constant=[torch.ones(1)]),
+            prompt(77, 4.0) + prompt(77, 9.0),
+            [prompt(77, 5.0)[0] | {"mask": torch.ones(1)}],
+            prompt(77, 6.0, constant=[torch.ones(1)]),
         ]
     )
     assert len(prompts) == 7 and len(prompts.groups) == 6
