@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -196,12 +197,16 @@ def test_an_interrupt_returns_the_last_preview(webui, kind):
     assert set(sampled[0]) == {"x", "i", "sigma", "sigma_hat", "denoised"}
 
 
+def with_refiner(host):
+    """The host with another model that takes over halfway; returns the first network."""
+    first, host.other_model, host.switch_at = host.network, PatchedHolder(flow=False), 0.5
+    host.other_model.sd_checkpoint_info = host.model.sd_checkpoint_info
+    return first
+
+
 def test_the_refiner_takes_over(webui):
     """After the switch the other model is called, with its own conditions and exact times."""
-    host = webui("forge")
-    first, host.other_model = host.network, PatchedHolder(flow=False)
-    host.other_model.sd_checkpoint_info = host.model.sd_checkpoint_info
-    host.switch_at = 0.5
+    first = with_refiner(host := webui("forge"))
     host.generate(Job(8))
     assert len(first.times) == 4 and len(host.network.times) == 4
     exact = TIMES.time(nodes(8, "ve")[:-1])
@@ -210,10 +215,7 @@ def test_the_refiner_takes_over(webui):
 
 def test_the_refiner_switches_by_the_calls_that_are_made(webui):
     """A table that is entered in the middle may take fewer calls than the host announced."""
-    host = webui("forge")
-    host.other_model = PatchedHolder(flow=False)
-    host.other_model.sd_checkpoint_info = host.model.sd_checkpoint_info
-    host.switch_at = 0.5
+    with_refiner(host := webui("forge"))
     host.generate(Job(40, denoising_strength=0.5), torch.zeros(2, *SHAPE))
     assert host.other_model is None
 
@@ -270,18 +272,13 @@ def test_registering_again_changes_nothing(webui, kind):
 
 def test_differences_from_training_are_warned_about(webui):
     about = {"cfg": [7.0, 7.0], "resolution": [512, 512], "model": {"name": "big", "hash": "cd"}}
-    host, job = webui("forge", pack_of(**about)), Job(4)
-    host.generate(job)
-    said = " ".join(job.comments)
-    assert "trained for CFG 7, this run has CFG 3" in said
-    assert "trained at 512x512, this run is 32x32" in said
-    assert "trained for the model big, this one is tiny" in said
-
-
-def test_no_warning_if_everything_matches(webui):
+    webui("forge", pack_of(**about)).generate(job := Job(4))
+    text = " ".join(job.comments)
+    assert "trained for CFG 7, this run has CFG 3" in text
+    assert "trained at 512x512, this run is 32x32" in text
+    assert "trained for the model big, this one is tiny" in text
     about = {"cfg": [3.0, 3.0], "resolution": [32, 32], "model": {"name": "tiny", "hash": "ab"}}
-    host, job = webui("forge", pack_of(**about)), Job(4)
-    host.generate(job)
+    webui("forge", pack_of(**about)).generate(job := Job(4))
     assert not job.comments
 
 
@@ -339,8 +336,6 @@ def test_solvers_are_found_among_the_hosts_models(webui, monkeypatch):
 
 def test_the_axis_of_the_plot(webui, folder):
     """X/Y/Z plot: one axis, which overrides the section's choice."""
-    import types
-
     host = webui("a1111")
 
     class AxisOption:
@@ -374,8 +369,6 @@ def test_training_frees_the_gpu_and_the_host_gets_its_model_back(webui, kind):
 
 
 def test_the_tab_shows_the_panel_or_why_not(webui, monkeypatch):
-    import types
-
     host = webui("forge")
     from s4s_webui import tab
 

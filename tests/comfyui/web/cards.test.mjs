@@ -59,7 +59,7 @@ test("sparse metadata makes a card too", () => {
   const bare = { file: "x.safetensors", error: null, thumbnail: null, name: null, model: {}, space: "flow", nfes: [5],
     cfg: null, resolution: null, scores: {} };
   const text = solverCard(bare, shown(), use()).textContent;
-  assert.ok(text.includes("x.safetensors") && text.includes("flow") && text.includes("names no score"));
+  assert.ok(text.includes("x.safetensors") && text.includes("flow") && text.includes("no score"));
 });
 
 test("a broken file shows its fault and nothing to click", () => {
