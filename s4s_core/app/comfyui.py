@@ -89,7 +89,7 @@ def space_of(sampling: ModelSampling) -> str:
 
 
 def times_of(sampling: ModelSampling) -> DiscreteTimes | ShiftedTimes | None:
-    """Return the times a model counts in, or None if it is told the noise level itself (EDM)."""
+    """Return the times a model counts in, or None if its time is the noise level itself (EDM)."""
     from comfy.model_sampling import CONST, ModelSamplingDiscrete
 
     if not isinstance(sampling, CONST | ModelSamplingDiscrete):
