@@ -8,7 +8,7 @@ from server import PromptServer
 
 from ..s4s_core.app.comfyui import identity, model_family, pixels_per_latent
 from ..s4s_core.errors import S4SError
-from ..s4s_core.hosting import facts, mismatches
+from ..s4s_core.hosting import image_metadata, mismatches
 from ..s4s_core.table import SolverPack
 from . import files
 from .inputs import SAMPLER_NAME
@@ -77,7 +77,7 @@ def record_solver(
     """Add a solver to the metadata that a prompt's images are saved with."""
     if not isinstance(extra_pnginfo, dict) or pack is None:
         return
-    recorded, fact = extra_pnginfo.setdefault(METADATA, []), facts(pack, nfe)
+    recorded, fact = extra_pnginfo.setdefault(METADATA, []), image_metadata(pack, nfe)
     if not any(old["hash"] == fact["hash"] and nfe in (None, old["nfe"]) for old in recorded):
         recorded.append(fact)
 

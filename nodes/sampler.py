@@ -27,7 +27,7 @@ from ..s4s_core.app.comfyui import (
     space_of,
 )
 from ..s4s_core.errors import HostError
-from ..s4s_core.hosting import check_space, host_sigmas, run_in_host
+from ..s4s_core.hosting import host_sigmas, require_space, run_in_host
 from ..s4s_core.sampling import Progress
 from ..s4s_core.table import SolverPack
 from . import notices
@@ -69,7 +69,7 @@ def require_solver(pack: SolverPack | None) -> SolverPack:
 
 def check_solver(pack: SolverPack | None, sampling: ModelSampling) -> None:
     """Raise HostError unless `pack` is a solver for this kind of model."""
-    check_space(require_solver(pack), space_of(sampling))
+    require_space(require_solver(pack), space_of(sampling))
 
 
 def attach_solver(model: MODEL, pack: SolverPack | None) -> MODEL:

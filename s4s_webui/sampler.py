@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from modules import sd_samplers, sd_samplers_common, sd_samplers_kdiffusion
 
-from s4s_core.hosting import check_space, host_sigmas, mismatches, run_in_host
+from s4s_core.hosting import host_sigmas, mismatches, require_space, run_in_host
 from s4s_core.sampling import Progress
 from s4s_core.spaces import DiscreteTimes, as_float64
 
@@ -55,7 +55,7 @@ class Sampler(sd_samplers_kdiffusion.KDiffusionSampler):
     ) -> torch.Tensor:
         """A k-diffusion sampler: model(x, sigma, **extra_args) is x0, with guidance and masks."""
         pack, calls = chosen_solver(), 0
-        check_space(pack, space_of(model.inner_model))
+        require_space(pack, space_of(model.inner_model))
 
         def denoise(point: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
             with exact_times(model.inner_model, sigma):

@@ -13,7 +13,7 @@ from modules.paths_internal import models_path
 
 from s4s_core.app import folders
 from s4s_core.errors import HostError
-from s4s_core.hosting import facts
+from s4s_core.hosting import image_metadata
 from s4s_core.solver_file import load_unchanged
 from s4s_core.table import SolverPack
 
@@ -66,7 +66,7 @@ def chosen_solver() -> SolverPack:
 
 def write_infotext(p: Processing, pack: SolverPack, calls: int) -> None:
     """Add the solver's file, its hash and the model calls of this pass to the infotext."""
-    about = facts(pack, calls)
+    about = image_metadata(pack, calls)
     key = HIRES_CALLS if p.is_hr_pass else CALLS
     p.extra_generation_params.update({SOLVER: _chosen, HASH: about["hash"], key: about["nfe"]})
 

@@ -6,7 +6,7 @@ import torch
 
 from s4s_core.candidates import candidates, squared_errors
 from s4s_core.errors import S4SError
-from s4s_core.hosting import check_space, mismatches
+from s4s_core.hosting import mismatches, require_space
 from s4s_core.teacher import default_teacher, draw_noise, draw_pairs
 from s4s_core.training.memory import Workers
 
@@ -46,7 +46,7 @@ def own_teacher(pack, model):
 
 def check_fit(pack, model):
     """Sentences about what differs from the pack's training; HostError if it cannot run at all."""
-    check_space(pack, model.space)
+    require_space(pack, model.space)
     about = model.about
     known, cfg = about.get("model", {}), about.get("cfg", [None])
     width, height = about.get("resolution", (None, None))

@@ -13,7 +13,7 @@ import torch
 
 from s4s_core.app.folders import find_solver
 from s4s_core.errors import HostError, ModelError
-from s4s_core.hosting import check_space
+from s4s_core.hosting import require_space
 from s4s_core.sampling import Cursor, advance, compiled, evaluate
 from s4s_core.solver_file import load_solver, save_solver
 from s4s_core.spaces import alpha
@@ -88,7 +88,7 @@ class S4SScheduler(diffusers.SchedulerMixin, diffusers.ConfigMixin):
         """
         steps = num_inference_steps if sigmas is None else len(sigmas)
         if mu is not None:
-            check_space(self.pack, "flow")
+            require_space(self.pack, "flow")
         self.table = self.pack[steps]
         calls = torch.tensor(self.table.call_sigmas)
         flow = self.times is None
@@ -109,7 +109,7 @@ class S4SScheduler(diffusers.SchedulerMixin, diffusers.ConfigMixin):
 
     def scale_model_input(self, sample, timestep=None):
         """The sample as the network wants it; pipelines of flow models do not ask for this."""
-        check_space(self.pack, "ve")
+        require_space(self.pack, "ve")
         self._start(timestep)
         self._scaled = True
         return network_input("ve", sample, self._program.sigmas[self._call])
@@ -117,7 +117,7 @@ class S4SScheduler(diffusers.SchedulerMixin, diffusers.ConfigMixin):
     def step(self, model_output, timestep, sample, return_dict=True):
         """The sample after one more model call."""
         if not self._scaled:
-            check_space(self.pack, "flow")
+            require_space(self.pack, "flow")
         self._start(timestep)
         call = self._call
 

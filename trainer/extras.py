@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from s4s_core.app.folders import CHECKOUT
-from s4s_core.errors import ModelError, pip_line
+from s4s_core.errors import ModelError, pip_install_line
 
 
 def list_of(extra):
@@ -17,7 +17,7 @@ def list_of(extra):
 def install_line(extra):
     """The command that installs an extra for the very Python that is running."""
     file = list_of(extra)
-    return pip_line("-r", file) if file.is_file() else pip_line(f"s4s-solver[{extra}]")
+    return pip_install_line(*(("-r", file) if file.is_file() else (f"s4s-solver[{extra}]",)))
 
 
 def import_extras(*names):

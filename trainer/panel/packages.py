@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from s4s_core.app.folders import CHECKOUT, panel_packages
-from s4s_core.errors import S4SError, typed
+from s4s_core.errors import S4SError, shell_line
 from s4s_core.lock import Lock
 
 from ..extras import install_line, list_of
@@ -35,7 +35,7 @@ def provide_gradio(install=False):
 def _advice():
     if not list_of("panel").is_file():  # a wheel: its environment is the user's own
         return f"The panel needs gradio, which this installs: {install_line('panel')}"
-    line = typed([sys.executable, "-m", "trainer", "panel", "--install"])
+    line = shell_line([sys.executable, "-m", "trainer", "panel", "--install"])
     return (
         "The panel needs gradio, which is downloaded into a folder of its own by this command, "
         f"given in {CHECKOUT}: {line}"
