@@ -1,6 +1,7 @@
 """The checkpoint that the host has loaded, and its memory."""
 
 import sys
+from typing import Any
 
 from modules import sd_models
 from modules.call_queue import queue_lock
@@ -11,7 +12,7 @@ _MANAGERS = ("backend.memory_management", "ldm_patched.modules.model_management"
 _moved = False
 
 
-def checkpoint() -> dict[str, str]:
+def checkpoint() -> dict[str, Any]:
     """Return model_name and model_hash of the loaded checkpoint for `mismatches`, or {}."""
     info = getattr(sd_models.model_data.sd_model, "sd_checkpoint_info", None)
     if info is None:

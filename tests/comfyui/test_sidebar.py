@@ -14,7 +14,7 @@ from s4s_core.demo import SOLVERS
 from s4s_core.table import SolverPack
 from tools import comfy_browser, example_workflows
 from trainer.config import TrainConfig
-from trainer.jobs import add
+from trainer.jobs import queue_job
 
 pytestmark = [
     pytest.mark.host,
@@ -231,7 +231,7 @@ def test_hostile_and_damaged_files_are_only_text(page, solvers):
 
 def test_a_waiting_job_is_shown_and_cancelled(page, folder, monkeypatch):
     monkeypatch.setenv("S4S_HOME", str(folder / "s4s"))
-    job = add(TrainConfig(name="waiting <b>job</b>"), start=False)
+    job = queue_job(TrainConfig(name="waiting <b>job</b>"), start=False)
     comfy_browser.open_tab(page)
     page.wait_for_selector(".s4s-job")
     assert "waiting <b>job</b>" in page.inner_text(".s4s-job")
