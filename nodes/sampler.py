@@ -28,7 +28,7 @@ from ..s4s_core.app.comfyui import (
 )
 from ..s4s_core.errors import HostError
 from ..s4s_core.hosting import host_sigmas, require_space, run_in_host
-from ..s4s_core.sampling import Progress
+from ..s4s_core.sampling import ModelCall
 from ..s4s_core.table import SolverPack
 from . import notices
 from .inputs import SAMPLER_NAME
@@ -157,7 +157,7 @@ def run_solver(
         result: torch.Tensor = model(point, sigma, **extra_args)
         return result
 
-    def report(progress: Progress) -> None:
+    def report(progress: ModelCall) -> None:
         if callback is not None:
             level = {"sigma": progress.sigma[0], "sigma_hat": progress.sigma[0]}
             state = {"x": progress.x, "i": progress.call, "denoised": progress.denoised}

@@ -18,7 +18,7 @@ import torch
 from modules import sd_samplers, sd_samplers_common, sd_samplers_kdiffusion
 
 from s4s_core.hosting import host_sigmas, mismatches, require_space, run_in_host
-from s4s_core.sampling import Progress
+from s4s_core.sampling import ModelCall
 from s4s_core.spaces import DiscreteTimes, as_float64
 
 from .checkpoint import checkpoint
@@ -62,7 +62,7 @@ class Sampler(sd_samplers_kdiffusion.KDiffusionSampler):
                 result: torch.Tensor = model(point, sigma, **extra_args or {})
                 return result
 
-        def report(done: Progress) -> None:
+        def report(done: ModelCall) -> None:
             nonlocal calls
             calls = model.total_steps = done.nfe  # tells the host when to switch to the refiner
             if callback is not None:
