@@ -1,7 +1,7 @@
 """S4S as a ComfyUI node pack.
 
 ComfyUI loads this folder by path, as a package. Everything else (a WebUI, `python -m trainer`) only
-puts the folder on sys.path, or imports this file as a plain module: then there is nothing to do.
+puts the folder on sys.path or imports this file as a plain module, and then nothing happens here.
 """
 
 if __package__:

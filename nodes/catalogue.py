@@ -1,14 +1,14 @@
-"""Every node by key and by the name that people see, and what happens once when ComfyUI starts."""
+"""All nodes by key and display name, and what is set up once when ComfyUI starts."""
 
-from . import library, notices, register
-from .applying import ApplySolver, KSamplerS4S, SamplerS4S
-from .compare import Compare
-from .demo import DemoModel
+from . import files, notices, sampler
+from .compare_node import Compare
+from .demo_node import DemoModel
 from .files import LoadSolver, MergeSolvers, SaveSolver
-from .info import SolverInfo
-from .train import TrainSolver
+from .info_node import SolverInfo
+from .sampling_nodes import ApplySolver, KSamplerS4S, SamplerS4S
+from .train_node import TrainSolver
 
-NODE_CLASS_MAPPINGS = {
+NODE_CLASS_MAPPINGS: dict[str, type] = {
     "S4SLoadSolver": LoadSolver,
     "S4SSaveSolver": SaveSolver,
     "S4SMergeSolvers": MergeSolvers,
@@ -21,7 +21,7 @@ NODE_CLASS_MAPPINGS = {
     "S4SDemoModel": DemoModel,
 }
 
-NODE_DISPLAY_NAME_MAPPINGS = {
+NODE_DISPLAY_NAME_MAPPINGS: dict[str, str] = {
     "S4SLoadSolver": "Load Solver (S4S)",
     "S4SSaveSolver": "Save Solver (S4S)",
     "S4SMergeSolvers": "Merge Solvers (S4S)",
@@ -34,8 +34,8 @@ NODE_DISPLAY_NAME_MAPPINGS = {
     "S4SDemoModel": "Demo Model (S4S)",
 }
 
-library.register_folder()
-register.stock_names()
+files.register_folder()
+sampler.register()
 if notices.server() is not None:
     from . import routes  # needs aiohttp, which comes with the server
 

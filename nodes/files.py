@@ -1,7 +1,102 @@
-"""Solver files: load, save, merge."""
+"""Solver files: which ones ComfyUI offers, and the nodes that load, save and merge them."""
 
-from ..s4s_core.solver_file import load_unchanged, merge_packs
-from . import inputs, library
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import folder_paths
+
+from ..s4s_core.app import folders
+from ..s4s_core.errors import S4SError, SolverFileError
+from ..s4s_core.solver_file import load_unchanged, merge_packs, save_new_solver
+from ..s4s_core.table import SolverPack
+from . import inputs
+from .inputs import InputTypes
+
+
+def register_folder() -> None:
+    """Make models/s4s_solvers a model folder of ComfyUI and tell the core about all such folders.
+
+    extra_model_paths.yaml may have named more of them before.
+    """
+    kind = folders.NAME
+    folder_paths.add_model_folder_path(kind, os.path.join(folder_paths.models_dir, kind), True)
+    named, _ = folder_paths.folder_names_and_paths[kind]
+    folder_paths.folder_names_and_paths[kind] = (named, {".safetensors"})
+    folders.register_solver_folders(named)
+
+
+def home() -> Path:
+    """Return the folder for new files."""
+    return folders.solver_folders()[0]
+
+
+def solver_files() -> dict[str, Path]:
+    """Return the paths of all solver files by name, the demo's included."""
+    return dict(sorted(({folders.DEMO: folders.DEMO_SOLVER} | folders.solver_files()).items()))
+
+
+def find(name: str) -> Path:
+    """Return the path of a listed solver file; nothing else is ever opened."""
+    listed = solver_files()
+    return listed[name] if name in listed else folders.find_solver(name)  # raises SolverFileError
+
+
+def load(name: str) -> SolverPack:
+    """Load a listed solver file."""
+    return load_unchanged(find(name))
+
+
+def all_step_counts() -> list[int]:
+    """Return the step counts of all solver files, ascending; damaged files are skipped."""
+    counts: set[int] = set()
+    for path in solver_files().values():
+        with suppress(S4SError):
+            counts.update(load_unchanged(path).nfes)
+    return sorted(counts)
+
+
+def save(pack: SolverPack, filename: str, notes: str = "") -> tuple[SolverPack, str]:
+    """Save a solver under a free name in the first folder; return it as saved, and the name.
+
+    Saving the same solver under the same name again writes nothing.
+    """
+    stem = Path(check_name(filename))
+    about = dict(pack.metadata) | {"name": stem.name} | ({"notes": notes} if notes else {})
+    pack = SolverPack(pack.tables, about)
+    folder = home() / stem.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SolverFileError(
+            f"Could not create the folder {folder}: {error.strerror}. Choose another name."
+        ) from error
+    path = folder / f"{folders.safe_stem(stem.name)}.safetensors"
+    if not (path.exists() and _holds(path, pack)):
+        path = save_new_solver(folders.names_for(folder, stem.name), pack)
+    return pack, path.relative_to(home()).as_posix()
+
+
+def _holds(path: Path, pack: SolverPack) -> bool:
+    try:
+        return load_unchanged(path) == pack
+    except S4SError:
+        return False
+
+
+def check_name(filename: str) -> str:
+    """Return a relative file name without its ending; raise SolverFileError if it is unusable."""
+    stem = filename.strip().replace("\\", "/").removesuffix(".safetensors").strip("/")
+    parts = stem.split("/")
+    usable = all(part.strip(". ") and not set(part) & set('<>:"|?*') for part in parts)
+    if not (usable and stem.isprintable()):
+        raise SolverFileError(
+            f"'{filename}' is not a valid file name. Use letters, digits and spaces, and / for a "
+            "folder."
+        )
+    return stem
 
 
 class LoadSolver:
@@ -9,49 +104,49 @@ class LoadSolver:
     CATEGORY = inputs.CATEGORY
     RETURN_TYPES = (inputs.SOLVER,)
     RETURN_NAMES = ("solver",)
-    OUTPUT_TOOLTIPS = ("The solver: a table for each number of steps that it was trained for.",)
+    OUTPUT_TOOLTIPS = ("The solver, with a table for each step count it was trained for.",)
     FUNCTION = "load"
 
     @classmethod
-    def INPUT_TYPES(cls):
-        names = list(library.files())
-        tooltip = "A solver file of models/s4s_solvers; demo.safetensors fits the Demo Model."
-        return {"required": {"solver": (names, {"tooltip": tooltip})}}
+    def INPUT_TYPES(cls) -> InputTypes:
+        tooltip = "A solver file in models/s4s_solvers. demo.safetensors fits the Demo Model."
+        return {"required": {"solver": (list(solver_files()), {"tooltip": tooltip})}}
 
     @classmethod
-    def IS_CHANGED(cls, solver):
-        """The contents' hash: a file that was written anew is loaded anew."""
-        return library.fingerprint(solver)
+    def IS_CHANGED(cls, solver: str) -> str:
+        """Return a hash of the file, so that a changed file is loaded again."""
+        try:
+            return hashlib.sha256(find(solver).read_bytes()).hexdigest()
+        except (OSError, S4SError) as error:
+            return str(error)
 
     @classmethod
-    def VALIDATE_INPUTS(cls, solver):
-        """True, or what is wrong; a name that comes by wire (None here) shows when it is loaded."""
-        return solver is None or library.problem(solver) or True
+    def VALIDATE_INPUTS(cls, solver: str | None) -> bool | str:
+        return inputs.validate(load, solver)
 
-    def load(self, solver):
-        return (load_unchanged(library.find(solver)),)
+    def load(self, solver: str) -> tuple[SolverPack]:
+        return (load(solver),)
 
 
 class SaveSolver:
-    DESCRIPTION = "Saves a solver to models/s4s_solvers. A file that is there is never overwritten."
+    DESCRIPTION = "Saves a solver to models/s4s_solvers. Existing files are never overwritten."
     CATEGORY = inputs.CATEGORY
     RETURN_TYPES = (inputs.SOLVER, "STRING")
     RETURN_NAMES = ("solver", "file")
-    OUTPUT_TOOLTIPS = ("The solver as it was saved.", "The name of the file.")
+    OUTPUT_TOOLTIPS = ("The solver as saved.", "The name of the file.")
     FUNCTION = "save"
     OUTPUT_NODE = True
 
     @classmethod
-    def INPUT_TYPES(cls):
+    def INPUT_TYPES(cls) -> InputTypes:
         name = {
             "default": "my solver",
-            "tooltip": "Name of the file; a number is added where it is taken. "
-            "Folders are made with /.",
+            "tooltip": "Name of the file. If it is taken, a number is added. Use / for folders.",
         }
         notes = {
             "default": "",
             "multiline": True,
-            "tooltip": "Anything that the file shall say about itself, such as your name.",
+            "tooltip": "Notes to store in the file, such as your name.",
         }
         return {
             "required": {"solver": inputs.solver(), "filename": ("STRING", name)},
@@ -59,29 +154,28 @@ class SaveSolver:
         }
 
     @classmethod
-    def VALIDATE_INPUTS(cls, filename):
-        """True, or what is wrong, before anything is trained; None is a name that comes by wire."""
-        return filename is None or library.problem_with_name(filename) or True
+    def VALIDATE_INPUTS(cls, filename: str | None) -> bool | str:
+        return inputs.validate(check_name, filename)
 
-    def save(self, solver, filename, notes=""):
-        solver, name = library.save(solver, filename, notes)
+    def save(self, solver: SolverPack, filename: str, notes: str = "") -> dict[str, Any]:
+        solver, name = save(solver, filename, notes)
         return {"ui": {"text": [f"Saved as {name}"]}, "result": (solver, name)}
 
 
 class MergeSolvers:
     DESCRIPTION = (
-        "Joins solvers that were trained for one model and CFG at different numbers of steps into "
-        "one, so that the steps slider moves between them."
+        "Merges solvers that were trained for the same model and CFG with different step counts, "
+        "so that one solver covers all of them."
     )
     CATEGORY = inputs.CATEGORY
     RETURN_TYPES = (inputs.SOLVER,)
     RETURN_NAMES = ("solver",)
-    OUTPUT_TOOLTIPS = ("A solver that holds the tables of all.",)
+    OUTPUT_TOOLTIPS = ("One solver with the tables of all.",)
     FUNCTION = "merge"
 
     @classmethod
-    def INPUT_TYPES(cls):
-        more = inputs.solver("One more solver of the same model and CFG.")
+    def INPUT_TYPES(cls) -> InputTypes:
+        more = inputs.solver("Another solver for the same model and CFG.")
         return {
             "required": {
                 "solver_1": inputs.solver("Its description (model, scores, notes) is kept."),
@@ -90,6 +184,12 @@ class MergeSolvers:
             "optional": {"solver_3": more, "solver_4": more},
         }
 
-    def merge(self, solver_1, solver_2, solver_3=None, solver_4=None):
+    def merge(
+        self,
+        solver_1: SolverPack,
+        solver_2: SolverPack,
+        solver_3: SolverPack | None = None,
+        solver_4: SolverPack | None = None,
+    ) -> tuple[SolverPack]:
         packs = [solver_1, solver_2, solver_3, solver_4]
         return (merge_packs([pack for pack in packs if pack is not None]),)

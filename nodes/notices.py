@@ -1,104 +1,139 @@
-"""What people are told beside the image: warnings on the page, facts in the image's metadata."""
+"""What users learn besides the image: warnings on the page, facts in the image's metadata."""
 
 import logging
+from typing import Any
 
+import torch
 from server import PromptServer
 
-from ..s4s_core.app.comfyui import identity
+from ..s4s_core.app.comfyui import identity, model_family, pixels_per_latent
 from ..s4s_core.errors import S4SError
 from ..s4s_core.hosting import image_metadata, mismatches
-from ..s4s_core.solver_file import load_unchanged
-from . import library
-from .graph import ancestors, class_of, literal
-from .wiring import model_name, pixels
+from ..s4s_core.table import SolverPack
+from . import files
+from .inputs import SAMPLER_NAME
 
-KEY = "s4s"
+Graph = dict[str, Any]
+"""A prompt as the page posts it: {id: {class_type, inputs}}, with links as [id, slot]."""
+Entry = dict[str, Any]
+
+METADATA = "s4s"
 LOADER = "S4SLoadSolver"
 SAMPLERS = ("S4SKSampler", "S4SSampler")
 
-_told = None, set()
-"""The prompt that was last warned, and of what."""
+_shown: tuple[str | None, set[str]] = None, set()
+"""The last prompt with warnings, and their texts."""
 
 
-def server():
-    """The running server, or None."""
+def server() -> Any:
+    """Return ComfyUI's running server, or None."""
     return getattr(PromptServer, "instance", None)
 
 
-def send(event, data):
-    """Send an event to every page; nothing where there is no server."""
+def send(event: str, data: dict[str, Any]) -> None:
+    """Send an event to every open page, if there is a server."""
     if server() is not None:
         server().send_sync(event, data)
 
 
-def warn(text):
-    """Show a warning on the page and in the log; once in a prompt, however often it samples."""
-    global _told
-    prompt = running_prompt()
-    prompt_before, told = _told
-    told = set() if prompt is None or prompt != prompt_before else told
-    _told = prompt, told | {text}
-    if text not in told:
+def warn(text: str) -> None:
+    """Show a warning on the page and in the log, once per prompt however often it samples."""
+    global _shown
+    prompt = _running_prompt()
+    last_prompt, texts = _shown
+    texts = set() if prompt is None or prompt != last_prompt else texts
+    _shown = prompt, texts | {text}
+    if text not in texts:
         logging.warning("S4S: %s", text)
         send("s4s.warning", {"node": getattr(server(), "last_node_id", None), "text": text})
 
 
-def running_prompt():
-    """The id of the prompt that runs, or None."""
+def _running_prompt() -> str | None:
+    """Return the id of the running prompt, or None."""
     queue = getattr(server(), "prompt_queue", None)
     running = list(queue.currently_running.values()) if queue is not None else []
     return running[0][1] if running else None
 
 
-def warn_of_mismatches(pack, guider, x):
-    """Warn where a solver meets another model, guidance or size than it was trained for."""
-    width, height = pixels(guider.inner_model, x.shape) or (None, None)
-    found = mismatches(
+def warn_about_mismatches(pack: SolverPack, guider: Any, x: torch.Tensor) -> None:
+    """Warn if model, guidance or size differ from what a solver was trained for."""
+    base = guider.inner_model
+    factor = pixels_per_latent(base) or 0
+    warnings = mismatches(
         pack,
-        model_name=model_name(guider.inner_model),
-        model_hash=identity(guider.inner_model),
+        model_name=model_family(base),
+        model_hash=identity(base),
         cfg=getattr(guider, "cfg", None),
-        width=width,
-        height=height,
+        width=x.shape[-1] * factor,
+        height=x.shape[-2] * factor,
     )
-    for sentence in found:
-        warn(sentence)
+    for text in warnings:
+        warn(text)
 
 
-def record(extra_pnginfo, pack, nfe=None):
-    """Note a solver in the metadata that the images of a prompt are saved with."""
+def record_solver(
+    extra_pnginfo: dict[str, Any] | None, pack: SolverPack | None, nfe: int | None = None
+) -> None:
+    """Add a solver to the metadata that a prompt's images are saved with."""
     if not isinstance(extra_pnginfo, dict) or pack is None:
         return
-    noted, fact = extra_pnginfo.setdefault(KEY, []), image_metadata(pack, nfe)
-    if not any(old["hash"] == fact["hash"] and nfe in (None, old["nfe"]) for old in noted):
-        noted.append(fact)
+    recorded, fact = extra_pnginfo.setdefault(METADATA, []), image_metadata(pack, nfe)
+    if not any(old["hash"] == fact["hash"] and nfe in (None, old["nfe"]) for old in recorded):
+        recorded.append(fact)
 
 
-def record_prompt(request):
-    """A request to run a prompt, with the solvers that its samplers use in its metadata.
+def record_prompt(request: dict[str, Any]) -> dict[str, Any]:
+    """Add the solvers that a prompt samples with to its metadata; return the request.
 
-    Done when it is posted, because nodes whose result is cached do not run again.
+    This happens when the prompt is posted, because nodes with a cached result do not run again.
     """
     prompt = request.get("prompt")
-    for name, entry in prompt.items() if isinstance(prompt, dict) else ():
+    if not isinstance(prompt, dict):
+        return request
+    for name, entry in prompt.items():
         if not isinstance(entry, dict) or not _samples(entry):
             continue
         for other in ancestors(prompt, name).values():
-            if class_of(other) == LOADER:
+            if other.get("class_type") == LOADER:
                 extra = request.setdefault("extra_data", {}).setdefault("extra_pnginfo", {})
-                _record_file(extra, literal(other, "solver"), literal(entry, "steps"))
+                _record_file(extra, _literal(other, "solver"), _literal(entry, "steps"))
     return request
 
 
-def _samples(entry):
-    """Is this a node that samples with a solver, or names the sampler that does?"""
-    named = KEY in (literal(entry, "sampler_name"), literal(entry, "scheduler"))
-    return class_of(entry) in SAMPLERS or named
+def _samples(entry: Entry) -> bool:
+    """Does this node sample with a solver, or name the sampler that does?"""
+    named = SAMPLER_NAME in (_literal(entry, "sampler_name"), _literal(entry, "scheduler"))
+    return entry.get("class_type") in SAMPLERS or named
 
 
-def _record_file(extra, name, steps):
+def _record_file(extra: dict[str, Any], name: Any, steps: Any) -> None:
+    if not isinstance(name, str):
+        return
     try:
-        pack = load_unchanged(library.find(name))
+        pack = files.load(name)
     except S4SError:
-        return  # the node itself will say what is wrong
-    record(extra, pack, steps)
+        return  # the node reports what is wrong when it runs
+    record_solver(extra, pack, steps)
+
+
+def ancestors(graph: Graph, node: str) -> dict[str, Entry]:
+    """Return a node of a prompt and everything it depends on, by id."""
+    collected: dict[str, Entry] = {}
+    waiting = [str(node)]
+    while waiting:
+        name = waiting.pop()
+        entry = graph.get(name)
+        if name in collected or not isinstance(entry, dict):
+            continue
+        collected[name] = entry
+        inputs = entry.get("inputs")
+        values = inputs.values() if isinstance(inputs, dict) else ()
+        waiting += [str(v[0]) for v in values if isinstance(v, list) and len(v) == 2]
+    return collected
+
+
+def _literal(entry: Entry, name: str) -> Any:
+    """Return the value of an input that is not a link, or None."""
+    inputs = entry.get("inputs")
+    value = inputs.get(name) if isinstance(inputs, dict) else None
+    return None if isinstance(value, list) else value

@@ -1,10 +1,11 @@
-"""The trainer panel as a process of its own, started by a button in the sidebar."""
+"""The trainer panel: a separate process, started by a button in the sidebar."""
 
 import importlib.util
 import os
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 
 from comfy.cli_args import args
 
@@ -15,27 +16,32 @@ from ..s4s_core.errors import HostError
 PREFIX = "S4S panel: "
 PATIENCE = 60.0
 PATIENCE_INSTALLING = 1800.0
-"""Seconds until a panel must answer, and until one that first downloads gradio must."""
+"""Seconds within which a panel must answer, without and with a download of gradio."""
 
 _KEPT = 40
 
 
 class Panel:
-    """At most one panel; it ends with ComfyUI, whose process it follows."""
+    """At most one panel process; it watches ComfyUI's process and ends with it."""
 
-    def __init__(self, argv=None):
+    def __init__(self, argv: Sequence[str] | None = None) -> None:
         self._argv = argv or command("trainer", "panel", "--no-browser", "--follow", os.getpid())
-        self._lock, self._process, self._url, self._lines = threading.Lock(), None, None, []
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._url: str | None = None
+        self._lines: list[str] = []
 
-    def url(self):
-        """The address of the running panel, or None."""
-        alive = self._process is not None and self._process.poll() is None
-        return self._url if alive else None
+    def url(self) -> str | None:
+        """Return the address of the running panel, or None."""
+        return self._url if self._is_alive() else None
 
-    def start(self, install=False):
-        """The address, once the panel answers; HostError says why there is none.
+    def _is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
-        install: have the panel download gradio first, if it is missing.
+    def start(self, install: bool = False) -> str | None:
+        """Start the panel unless it runs, wait until it answers, and return its address.
+
+        Raise HostError if it does not start. install: download gradio first if it is missing.
         """
         with self._lock:
             if self.url() is None:
@@ -43,7 +49,7 @@ class Panel:
                 self._wait(PATIENCE_INSTALLING if install else PATIENCE)
             return self._url
 
-    def _launch(self, options):
+    def _launch(self, options: Sequence[str]) -> None:
         self._url, self._lines = None, []
         environment = os.environ | {
             "S4S_SOLVERS": os.pathsep.join(map(str, folders.solver_folders())),
@@ -61,42 +67,41 @@ class Panel:
         )
         threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
 
-    def _read(self, process):
-        """Take the address from the output, and go on reading so that it never blocks."""
-        for line in process.stdout:
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        """Take the address from the output, and keep reading so that the panel never blocks."""
+        for line in process.stdout or ():
             if line.startswith(PREFIX):
                 self._url = line.removeprefix(PREFIX).strip()
             self._lines = [*self._lines, line.rstrip()][-_KEPT:]
 
-    def _wait(self, patience):
-        end = time.monotonic() + patience
-        while self._url is None and time.monotonic() < end and self._process.poll() is None:
+    def _wait(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while self._url is None and time.monotonic() < end and self._is_alive():
             time.sleep(0.05)
         if self._url is None:
-            late = self._process.poll() is None
+            what = "did not answer in time" if self._is_alive() else "did not start"
             self.stop()
-            why = next((line for line in reversed(self._lines) if line), "it said nothing")
-            what = "did not answer in time" if late else "could not be started"
+            why = next((line for line in reversed(self._lines) if line), "it printed nothing")
             raise HostError(f"The trainer panel {what}: {why[:300]}")
 
-    def stop(self):
-        """End the panel, if it runs."""
+    def stop(self) -> None:
+        """Stop the panel if it runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
                 self._process.wait(10)
-            except subprocess.TimeoutExpired:  # it hangs: nothing of it is worth waiting for
+            except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
 
 
-def is_ready():
-    """Can the panel start without a download? It finds gradio in ComfyUI's Python or its own."""
+def is_ready() -> bool:
+    """Can the panel start without a download: is gradio in ComfyUI's Python or its own folder?"""
     return importlib.util.find_spec("gradio") is not None or folders.panel_packages().is_dir()
 
 
-def own_address():
-    """Where the panel can ask ComfyUI to free its memory: on this machine only, or None."""
+def own_address() -> str | None:
+    """Return where the panel can ask ComfyUI to free memory: on this machine only, or None."""
     here = {part.strip() for part in args.listen.split(",")} & {"127.0.0.1", "0.0.0.0"}
     return f"http://127.0.0.1:{args.port}" if here and not args.tls_keyfile else None
 

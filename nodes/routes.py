@@ -1,6 +1,9 @@
-"""What the sidebar asks for: JSON over the host's own server.
+"""What the sidebar asks for: JSON routes on ComfyUI's server.
 
-Reading needs nothing. Whatever changes something must come from ComfyUI's own page (see `guard`).
+Reading is open to everyone. Requests that change something must come from ComfyUI's own page: a
+page of another site can reach a server on this machine, even under a host name of its own that
+points here. So these requests need the header X-S4S, which a foreign page cannot send unasked, an
+Origin equal to the Host, and a Host that ComfyUI is known to have.
 """
 
 import asyncio
@@ -8,37 +11,44 @@ import base64
 import binascii
 import json
 import re
+from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
-from urllib.parse import urlencode
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 import comfy.model_management
 from aiohttp import web
+from comfy.cli_args import args
 
 from ..s4s_core.app import jobs
 from ..s4s_core.app.description import describe, describe_table
 from ..s4s_core.errors import S4SError
 from ..s4s_core.solver_file import load_unchanged
-from . import learning, library, notices
-from .guard import is_own
+from ..s4s_core.table import SolverPack
+from . import files, notices, training
 from .panel import PANEL, is_ready
+
+Handler = Callable[[web.Request], Awaitable[Any]]
 
 _LARGEST_BODY = 10_000
 _DATA_URI = re.compile(r"data:(image/(?:jpeg|png|webp));base64,(.+)", re.DOTALL)
+_EVERYWHERE = {"0.0.0.0", "::"}
 
 
 class Refused(S4SError):
-    """A request that is answered with an error: its status and a sentence."""
+    """A request that is answered with an error status and a message."""
 
-    def __init__(self, status, sentence):
-        super().__init__(sentence)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
-def answering(handler):
-    """A route that answers with what a handler returns as JSON, or with {"error": sentence}."""
+def answering(handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Make a route that answers with a handler's result as JSON, or with {"error": message}."""
 
     @wraps(handler)
-    async def answer(request):
+    async def answer(request: web.Request) -> web.Response:
         try:
             result = await handler(request)
         except S4SError as error:
@@ -51,27 +61,59 @@ def answering(handler):
     return answer
 
 
-def guarded(handler):
-    """A handler for pages of this server only."""
+def guarded(handler: Handler) -> Handler:
+    """Restrict a handler to requests from ComfyUI's own page."""
 
     @wraps(handler)
-    async def guard(request):
-        if not is_own(request.headers):
-            raise Refused(403, "This request does not come from ComfyUI's own page: reload it.")
+    async def guard(request: web.Request) -> Any:
+        if not is_from_own_page(request.headers):
+            raise Refused(403, "This request does not come from ComfyUI's page. Reload the page.")
         return await handler(request)
 
     return guard
 
 
-async def solvers(request):
+def is_from_own_page(headers: Mapping[str, str]) -> bool:
+    """Does a request with these headers come from a page of this server?"""
+    host, origin = headers.get("Host", "").lower(), headers.get("Origin")
+    same = origin is None or origin.lower() in (f"http://{host}", f"https://{host}")
+    site = headers.get("Sec-Fetch-Site", "same-origin") in ("same-origin", "none")
+    return headers.get("X-S4S") == "1" and same and site and _is_known(_host_name(host))
+
+
+def _host_name(host: str) -> str:
+    """Return the name or address in a Host header without the port; "" if there is none."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_known(name: str) -> bool:
+    """Is this the local machine, or an address that ComfyUI listens on?
+
+    If it listens everywhere, any name may reach it: a proxy's, or one in the network.
+    """
+    listens = {part.strip().lower() for part in args.listen.split(",")}
+    return _is_loopback(name) or name in listens or bool(name and listens & _EVERYWHERE)
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+async def solvers(request: web.Request) -> dict[str, Any]:
     return await asyncio.to_thread(listing)
 
 
-def listing():
-    """Every solver file with its summary, or with what is wrong with it."""
-    found = []
-    for name, path in library.files().items():
-        entry = {"file": name, "error": None, "thumbnail": None}
+def listing() -> dict[str, Any]:
+    """Return all solver files, each with its description or with what is wrong with it."""
+    entries = []
+    for name, path in files.solver_files().items():
+        entry: dict[str, Any] = {"file": name, "error": None, "thumbnail": None}
         try:
             about = describe(load_unchanged(path)).plain()
         except S4SError as error:
@@ -79,11 +121,11 @@ def listing():
         if about.get("thumbnail"):
             query = urlencode({"file": name, "v": about["sha256"][:8]})
             about["thumbnail"] = f"/s4s/thumbnail?{query}"
-        found.append(entry | about)
-    return {"folder": str(library.home()), "solvers": found}
+        entries.append(entry | about)
+    return {"folder": str(files.home()), "solvers": entries}
 
 
-async def thumbnail(request):
+async def thumbnail(request: web.Request) -> web.Response:
     pack = await asyncio.to_thread(_pack, request)
     match = _DATA_URI.fullmatch(pack.metadata.get("thumbnail") or "")
     if match is None:
@@ -95,43 +137,43 @@ async def thumbnail(request):
     return web.Response(body=picture, content_type=match[1])
 
 
-async def table(request):
+async def table(request: web.Request) -> dict[str, Any]:
     nfe = request.query.get("nfe", "")
     if not (nfe.isascii() and nfe.isdigit() and len(nfe) < 5):
-        raise Refused(400, "The number of steps must be a whole number.")
+        raise Refused(400, "The step count must be a whole number.")
     return describe_table(await asyncio.to_thread(_pack, request), int(nfe))
 
 
-def _pack(request):
-    """The solver of the listed file that a request names; reads the disk."""
-    path = library.files().get(request.query.get("file", ""))
+def _pack(request: web.Request) -> SolverPack:
+    """Load the listed solver file that a request names."""
+    path = files.solver_files().get(request.query.get("file", ""))
     if path is None:
-        raise Refused(404, "There is no such solver file: refresh the list.")
+        raise Refused(404, "There is no such solver file. Refresh the list.")
     return load_unchanged(path)
 
 
-async def list_jobs(request):
-    running = learning.running()
+async def list_jobs(request: web.Request) -> dict[str, Any]:
+    running = training.running()
     views = await asyncio.to_thread(jobs.list_jobs)
-    return {"jobs": ([running] if running else []) + [view.plain() for view in views]}
+    return {"jobs": [view.plain() for view in ([running] if running else []) + views]}
 
 
 @guarded
-async def cancel_job(request):
+async def cancel_job(request: web.Request) -> dict[str, Any]:
     name = (await _body(request)).get("id")
     if not isinstance(name, str):
-        raise Refused(400, 'Say which job: {"id": text}.')
-    if name == learning.JOB:
-        if learning.running() is None:
-            raise Refused(404, "No training runs in the graph.")
+        raise Refused(400, 'Name the job: {"id": text}.')
+    if name == training.JOB:
+        if training.running() is None:
+            raise Refused(404, "No training is running in the graph.")
         comfy.model_management.interrupt_current_processing()
     else:
         await asyncio.to_thread(lambda: jobs.Job(name).cancel())
     return {"id": name}
 
 
-async def _body(request):
-    """The JSON object that a request carries."""
+async def _body(request: web.Request) -> dict[str, Any]:
+    """Return the JSON object in a request's body."""
     try:
         body = json.loads(await _bytes(request))
     except (ValueError, RecursionError):
@@ -141,8 +183,8 @@ async def _body(request):
     return body
 
 
-async def _bytes(request):
-    """A request's body, of which no more is read than any of ours has."""
+async def _bytes(request: web.Request) -> bytes:
+    """Read a request's body; a larger one than our page sends is refused."""
     try:
         await request.content.readexactly(_LARGEST_BODY + 1)
     except asyncio.IncompleteReadError as error:
@@ -150,12 +192,12 @@ async def _bytes(request):
     raise Refused(413, f"The request's body must be at most {_LARGEST_BODY} bytes.")
 
 
-async def panel_address(request):
+async def panel_address(request: web.Request) -> dict[str, Any]:
     return {"url": PANEL.url(), "ready": is_ready()}
 
 
 @guarded
-async def start_panel(request):
+async def start_panel(request: web.Request) -> dict[str, Any]:
     install = (await _body(request)).get("install") is True
     try:
         return {"url": await asyncio.to_thread(PANEL.start, install)}
@@ -163,7 +205,7 @@ async def start_panel(request):
         raise Refused(503, str(error)) from error
 
 
-ROUTES = {
+ROUTES: dict[tuple[str, str], Handler] = {
     ("GET", "/s4s/solvers"): solvers,
     ("GET", "/s4s/thumbnail"): thumbnail,
     ("GET", "/s4s/table"): table,
@@ -174,8 +216,8 @@ ROUTES = {
 }
 
 
-def register():
-    """Add the routes and the note in images to the host's server."""
+def register() -> None:
+    """Add the routes and the handler that records solvers in images to ComfyUI's server."""
     server = notices.server()
     for (method, path), handler in ROUTES.items():
         server.routes.route(method, path)(answering(handler))

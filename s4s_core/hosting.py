@@ -141,7 +141,7 @@ def require_space(pack: SolverPack, space: str) -> None:
         )
 
 
-def image_metadata(pack: SolverPack, nfe: int) -> dict[str, str | int]:
+def image_metadata(pack: SolverPack, nfe: int | None) -> dict[str, str | int | None]:
     """Return what an image's metadata says about the solver that made it."""
     name = pack.metadata.get("name") or "unnamed"
     return {"name": name[:200], "hash": pack.digest[:12], "nfe": nfe}

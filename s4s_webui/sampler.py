@@ -1,65 +1,154 @@
-"""The sampler "S4S": the host's own k-diffusion sampler, with the core's loop inside.
+"""The sampler and the schedule type "S4S": the host's k-diffusion sampler around the core's loop.
 
-It always runs on the nodes of the chosen file, whatever schedule type is set, so that there is no
-wrong setting; noise, conditions, masks, refiner, previews and interrupts stay the host's.
+The sampler always runs on the nodes of the chosen file, whatever schedule type is set, so no
+setting can be wrong. Noise, conditions, masks, refiner, previews and interrupts stay the host's.
+
+A table's noise levels were learned with exact times. Forge and its relatives round a level to the
+nearest of the model's 1000 steps, and A1111 casts the time to float16 (half a step above 512). So
+while the network is called, a hook puts the exact time in place of the rounded one.
 """
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from modules import sd_samplers, sd_samplers_common, sd_samplers_kdiffusion
 
 from s4s_core.hosting import host_sigmas, mismatches, require_space, run_in_host
+from s4s_core.sampling import ModelCall
+from s4s_core.spaces import DiscreteTimes, as_float64
 
-from . import choice, infotext
 from .checkpoint import checkpoint
-from .times import exact_times, space_of
+from .solver_choice import Processing, chosen_solver, write_infotext
 
 NAME = "S4S"
+ROUNDING = 0.75
+"""A time closer than this to the exact one is that time, rounded; others mean something else."""
+
+Wrapper = Any
+"""A host's k-diffusion wrapper of the model, with its `sigmas`."""
+
+_times: WeakKeyDictionary[Wrapper, DiscreteTimes] = WeakKeyDictionary()
 
 
 class Sampler(sd_samplers_kdiffusion.KDiffusionSampler):
-    """What the host makes for each job."""
+    """The sampler that the host makes for each job."""
 
-    def __init__(self, sd_model):
+    def __init__(self, sd_model: Any) -> None:
         super().__init__(self.run, sd_model)
 
-    def get_sigmas(self, p, steps):
-        """The nodes of the chosen solver; below full strength the host runs the last of them."""
-        return host_sigmas(choice.chosen_pack(), steps).to(torch.float32)
+    def get_sigmas(self, p: Processing, steps: int) -> torch.Tensor:
+        """Return the chosen solver's nodes; below full strength the host runs the last ones."""
+        return host_sigmas(chosen_solver(), steps).to(torch.float32)
 
-    def run(self, model, x, sigmas, extra_args=None, callback=None, disable=None):
-        """A k-diffusion sampler: model(x, sigma, **extra_args) is x0, guidance and masks inside."""
-        pack, calls = choice.chosen_pack(), 0
+    def run(
+        self,
+        model: Any,
+        x: torch.Tensor,
+        sigmas: torch.Tensor,
+        extra_args: dict[str, Any] | None = None,
+        callback: Callable[[dict[str, Any]], None] | None = None,
+        disable: bool | None = None,
+    ) -> torch.Tensor:
+        """A k-diffusion sampler: model(x, sigma, **extra_args) is x0, with guidance and masks."""
+        pack, calls = chosen_solver(), 0
         require_space(pack, space_of(model.inner_model))
 
-        def denoise(point, sigma):
+        def denoise(point: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
             with exact_times(model.inner_model, sigma):
-                return model(point, sigma, **extra_args or {})
+                result: torch.Tensor = model(point, sigma, **extra_args or {})
+                return result
 
-        def report(done):
+        def report(done: ModelCall) -> None:
             nonlocal calls
-            calls = model.total_steps = done.nfe  # the refiner switches by this
+            calls = model.total_steps = done.nfe  # tells the host when to switch to the refiner
             if callback is not None:
                 level = {"sigma": done.sigma[0], "sigma_hat": done.sigma[0]}
                 callback({"x": done.x, "i": done.call, "denoised": done.denoised, **level})
 
         result = run_in_host(denoise, x, pack, sigmas, callback=report)
-        infotext.write(self.p, pack, calls)
-        self.warn(pack)
+        write_infotext(self.p, pack, calls)
+        for warning in mismatches(pack, cfg=self.p.cfg_scale, **self._facts()):
+            self.p.comment(f"S4S: {warning}")
         return result
 
-    def warn(self, pack):
-        """Say below the picture what differs from the solver's training."""
-        p, known = self.p, checkpoint()
-        if not p.is_hr_pass:
-            known |= {"width": p.width, "height": p.height}
-        for sentence in mismatches(pack, cfg=p.cfg_scale, **known):
-            p.comment(f"S4S: {sentence}")
+    def _facts(self) -> dict[str, Any]:
+        """Return what is known about this run, to compare with the solver's training."""
+        size = {} if self.p.is_hr_pass else {"width": self.p.width, "height": self.p.height}
+        return checkpoint() | size
 
 
-def register():
-    """Put the sampler on the host's list, in place of one from an earlier load."""
-    made = sd_samplers_common.SamplerData(NAME, Sampler, ["s4s"], {"scheduler": "s4s"})
+def schedule(n: int, sigma_min: float, sigma_max: float, device: torch.device) -> torch.Tensor:
+    """Return the chosen solver's nodes for n steps; lengths it lacks are interpolated."""
+    return host_sigmas(chosen_solver(), n).to(device, torch.float32)
+
+
+def space_of(wrapper: Wrapper) -> str:
+    """Return the space of a host's model: only flow models have no level above 1."""
+    return "flow" if float(wrapper.sigmas[-1]) <= 1 else "ve"
+
+
+@contextmanager
+def exact_times(wrapper: Wrapper, sigma: torch.Tensor) -> Iterator[None]:
+    """Give the network the exact time of sigma, which must be the same for all rows."""
+    if space_of(wrapper) == "flow":  # its time is the level itself
+        yield
+        return
+    exact = _times_of(wrapper).time(sigma[:1]).float().to(sigma.device)
+
+    def replace(_module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if "timesteps" in kwargs:
+            return args, kwargs | {"timesteps": _unrounded(kwargs["timesteps"], exact)}
+        x, time, *rest = args
+        return (x, _unrounded(time, exact), *rest), kwargs
+
+    hook = _network_of(wrapper).register_forward_pre_hook(replace, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _unrounded(time: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    time = time.float()
+    return torch.where((time - exact).abs() < ROUNDING, exact, time)
+
+
+def _times_of(wrapper: Wrapper) -> DiscreteTimes:
+    """Return the times of a host's model, computed once."""
+    if wrapper not in _times:
+        _times[wrapper] = DiscreteTimes(1 / (1 + as_float64(wrapper.sigmas) ** 2))
+    return _times[wrapper]
+
+
+def _network_of(wrapper: Wrapper) -> torch.nn.Module:
+    model = wrapper.inner_model
+    patched = getattr(model, "forge_objects", None)
+    network: torch.nn.Module = (
+        patched.unet.model if patched is not None else model.model
+    ).diffusion_model
+    return network
+
+
+def register() -> None:
+    """Add the sampler and the schedule to the host's lists, replacing those of an earlier load."""
+    sampler = sd_samplers_common.SamplerData(NAME, Sampler, ["s4s"], {"scheduler": "s4s"})
     listed = sd_samplers.all_samplers
-    listed[:] = [each for each in listed if each.name != NAME] + [made]
-    sd_samplers.all_samplers_map[NAME] = made
+    listed[:] = [each for each in listed if each.name != NAME] + [sampler]
+    sd_samplers.all_samplers_map[NAME] = sampler
     sd_samplers.set_samplers()
+    if importlib.util.find_spec("modules.sd_schedulers") is not None:  # A1111 1.9 and later
+        _register_schedule()
+
+
+def _register_schedule() -> None:
+    from modules import sd_schedulers
+
+    made = sd_schedulers.Scheduler(NAME.lower(), NAME, schedule)
+    listed = sd_schedulers.schedulers
+    listed[:] = [each for each in listed if each.name != made.name] + [made]
+    sd_schedulers.schedulers_map.update({made.name: made, made.label: made})
+    sd_samplers.get_sampler_and_scheduler.cache_clear()

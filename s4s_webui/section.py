@@ -1,54 +1,74 @@
-"""The section "S4S" below the settings of txt2img and img2img: which solver file to use."""
+"""The section "S4S" below the settings of txt2img and img2img: which solver file to use.
+
+Solver files come from strangers: every text is escaped.
+"""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
 
 import gradio as gr
 from modules import scripts
 from modules.ui_components import ToolButton
 
-from s4s_core.app.folders import find_solver
+from s4s_core.app.description import describe
 from s4s_core.errors import S4SError
 from s4s_core.hosting import mismatches
-from s4s_core.solver_file import load_unchanged
+from s4s_core.table import SolverPack
 
-from . import axis, choice, infotext
+from . import solver_choice
 from .checkpoint import checkpoint, take_back
-from .wording import describe, sentence
+from .solver_choice import Processing
 
 REFRESH = "\N{CLOCKWISE OPEN CIRCLE ARROW}"
 
 
-def about(name):
-    """A solver file in a few lines of HTML, with what is wrong with it or with its use here."""
-    if name == choice.NONE:
-        return sentence("Sampler S4S needs a solver: choose one, or train one in the tab S4S.")
+def paragraph(text: str) -> str:
+    """Return a text as an HTML paragraph."""
+    return f"<p>{escape(text)}</p>"
+
+
+def solver_html(name: str) -> str:
+    """Describe a solver file in HTML, with what is wrong with it or with its use here."""
+    if name == solver_choice.NONE:
+        return paragraph("Sampler S4S needs a solver: choose one, or train one in the tab S4S.")
     try:
-        pack = load_unchanged(find_solver(name))
+        pack = solver_choice.load_solver(name)
     except S4SError as error:
-        return sentence(str(error))
-    return describe(pack, mismatches(pack, **checkpoint()))
+        return paragraph(str(error))
+    return _pack_html(pack, mismatches(pack, **checkpoint()))
 
 
-def refreshed(name):
-    """(the list, the text) after a new look into the folders; the choice stays if it can."""
-    names = choice.choices()
-    name = name if name in names else choice.NONE
-    return gr.update(choices=names, value=name), about(name)
+def _pack_html(pack: SolverPack, warnings: Sequence[str]) -> str:
+    about = describe(pack)
+    facts = {"Model": "unknown"} | about.facts()
+    title = f"<p><b>{escape(about.title)}</b> ({about.sha256[:12]})</p>"
+    text = "; ".join(f"{label}: {value}" for label, value in facts.items())
+    return title + paragraph(f"{text}.") + "".join(paragraph(f"⚠ {text}") for text in warnings)
+
+
+def refreshed(name: str) -> tuple[Any, str]:
+    """Read the folders again; return an update of the list, and the description."""
+    names = solver_choice.choices()
+    name = name if name in names else solver_choice.NONE
+    return gr.update(choices=names, value=name), solver_html(name)
 
 
 class Section(scripts.Script):
-    """Always visible; leaves its choice in `choice`, and tells the paste button where to put it."""
+    """Always visible; stores its choice in `solver_choice` and supports the paste button."""
 
-    def title(self):
+    def title(self) -> str:
         return "S4S"
 
-    def show(self, is_img2img):
+    def show(self, is_img2img: bool) -> Any:
         return scripts.AlwaysVisible
 
-    def ui(self, is_img2img):
-        names = choice.choices()
+    def ui(self, is_img2img: bool) -> list[Any]:
+        names = solver_choice.choices()
         first = names[min(1, len(names) - 1)]
         with gr.Accordion("S4S", open=False, elem_id=self.elem_id("section")):
             with gr.Row():
-                solver = gr.Dropdown(
+                solver: Any = gr.Dropdown(
                     label="Solver file",
                     choices=names,
                     value=first,
@@ -56,19 +76,19 @@ class Section(scripts.Script):
                     elem_id=self.elem_id("solver"),
                 )
                 refresh = ToolButton(REFRESH, elem_id=self.elem_id("refresh"))
-            text = gr.HTML(about(first), elem_id=self.elem_id("about"))
-        solver.do_not_save_to_config = True  # the list is the folder's, not a setting
-        solver.change(about, inputs=[solver], outputs=[text])
+            text = gr.HTML(solver_html(first), elem_id=self.elem_id("about"))
+        solver.do_not_save_to_config = True  # the list depends on the folder, not on settings
+        solver.change(solver_html, inputs=[solver], outputs=[text])
         refresh.click(refreshed, inputs=[solver], outputs=[solver, text])
-        self.infotext_fields = [(solver, infotext.SOLVER)]
-        self.paste_field_names = [infotext.SOLVER]
+        self.infotext_fields = [(solver, solver_choice.SOLVER)]
+        self.paste_field_names = [solver_choice.SOLVER]
         return [solver]
 
-    def before_process(self, p, solver=None):
+    def before_process(self, p: Processing, solver: str | None = None) -> None:
         take_back()
 
-    def process(self, p, solver=None):
-        """A job that brings no settings of ours (some helpers start such) keeps the last choice."""
-        name = getattr(p, axis.FIELD, None) or solver
+    def process(self, p: Processing, solver: str | None = None) -> None:
+        """Choose the job's solver; jobs without our settings (some helpers) keep the last one."""
+        name = solver_choice.name_for(p, solver)
         if name:
-            choice.choose(name)
+            solver_choice.choose(name)

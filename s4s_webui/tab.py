@@ -1,9 +1,11 @@
-"""The tab "S4S": the trainer's panel, inside the host."""
+"""The tab "S4S": the trainer's panel inside the host."""
+
+from typing import Any
 
 import gradio as gr
 
 from .checkpoint import free
-from .wording import sentence
+from .section import paragraph
 
 
 class Hooks:
@@ -12,33 +14,33 @@ class Hooks:
     host = "WebUI"
 
     @staticmethod
-    def before_training():
-        """Training runs in a process of its own, which shall find the GPU empty."""
+    def before_training() -> None:
+        """Free the GPU, as training runs in another process."""
         free()
 
 
-def _excuse(error):
-    """A page that says why there is no panel and how to have it anyway."""
+def _error_page(error: Exception) -> gr.Blocks:
+    """Return a page that says why there is no panel and how to open it anyway."""
     with gr.Blocks() as page:
         gr.HTML(
-            sentence(
-                f"The trainer's panel cannot be shown here ({type(error).__name__}: {error}): "
-                "start it from the extension's folder with 'python s4s.py panel'."
+            paragraph(
+                f"The trainer's panel cannot be shown here ({type(error).__name__}: {error}). "
+                "Start it from the extension's folder with 'python s4s.py panel'."
             )
         )
     return page
 
 
-def page():
-    """The panel, or one sentence: a fault of the panel must not keep the host from starting."""
+def page() -> Any:
+    """Return the panel, or an error page: a broken panel must not keep the host from starting."""
     try:
         from trainer.panel import build
 
         return build(Hooks())
     except Exception as error:
-        return _excuse(error)
+        return _error_page(error)
 
 
-def tabs():
-    """What the host's `on_ui_tabs` wants: [(blocks, title, id)]."""
+def tabs() -> list[tuple[Any, str, str]]:
+    """Return what the host's `on_ui_tabs` wants: [(blocks, title, id)]."""
     return [(page(), "S4S", "s4s")]

@@ -1,7 +1,7 @@
-"""What a WebUI runs when it loads this extension: everything is in the package s4s_webui.
+"""What a WebUI runs when it loads this extension; all the code is in the package s4s_webui.
 
-The host has the extension's folder on its path only while this file runs, so each of our packages
-is imported here; what they import later they find through one another.
+The host has the extension's folder on its path only while this file runs, so all our packages are
+imported here; what they import later they find through one another.
 """
 
 import s4s_core  # noqa: F401

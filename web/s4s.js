@@ -1,13 +1,13 @@
-// S4S in ComfyUI's front end: the sidebar tab, and what the server tells. ComfyUI imports this file
-// by itself; all else is in s4s/*.mjs, which it leaves alone.
+// S4S in ComfyUI's front end: the sidebar tab, and events from the server. ComfyUI imports this file
+// automatically; everything else is in s4s/*.mjs, which it does not import.
 
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
 
 const MODULES = ["cards", "client", "dom", "format", "graph", "panel", "plot", "sidebar", "steps", "texts"];
 
-// ComfyUI has browsers ask for a newer .js each time, but not for a newer .mjs: after an update old
-// and new files would mix. So ask here, before the first import.
+// ComfyUI makes browsers revalidate .js files but not .mjs files, so an update would mix old and new
+// files. Revalidate them here, before the first import.
 const revalidate = (name) => fetch(new URL(`./s4s/${name}.mjs`, import.meta.url), { cache: "no-cache" });
 await Promise.allSettled(MODULES.map(revalidate));
 
@@ -29,13 +29,13 @@ function toast(severity, summary, detail, life = 10_000) {
   app.extensionManager.toast.add({ severity, summary, detail: clean(detail, 400), life });
 }
 
-/** The one node that is selected, or null. */
+/** Return the selected node, or null unless exactly one is selected. */
 function selectedNode() {
   const nodes = Object.values(app.canvas.selected_nodes ?? {});
   return nodes.length === 1 ? nodes[0] : null;
 }
 
-/** The middle of what the canvas shows, in the graph's own coordinates. */
+/** Return the centre of the visible canvas in graph coordinates. */
 function centre() {
   const [x, y, width, height] = app.canvas.ds.visible_area;
   return [x + width / 2 - 300, y + height / 2 - 100];
@@ -52,7 +52,7 @@ function addSolver(solver, nfe) {
   if (added.length) app.canvas.selectItems?.(added);
 }
 
-/** Keeps the steps that nodes offer in line with the solvers wired to them. */
+/** Keeps the step counts that nodes offer in line with the solvers connected to them. */
 const steps = {
   solvers: [],
   offer: (move) => narrow((app.canvas?.graph ?? app.graph)?.nodes ?? [], steps.solvers, move),
@@ -68,7 +68,7 @@ const steps = {
   },
 };
 
-/** Have `act` follow each call of a method. */
+/** Call `act` after each call of a method. */
 function after(object, name, act) {
   const original = object[name];
   object[name] = function (...given) {

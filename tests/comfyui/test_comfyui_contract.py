@@ -1,7 +1,6 @@
 """The nodes' contract with ComfyUI: the same checks on a small double and on the real thing.
 
-The double always runs. For the real one, COMFYUI_PATH names a ComfyUI whose requirements the
-running Python has.
+The double always runs. For the real ComfyUI, set COMFYUI_PATH to its folder and run its Python.
 """
 
 import json
@@ -16,11 +15,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DOUBLE = ROOT / "tests" / "comfyui" / "double"
 CHECKER = ROOT / "tests" / "helpers" / "comfyui_checks.py"
-CHECKS = re.findall(r"^def (check_\w+)", CHECKER.read_text("utf-8"), re.MULTILINE)
+CHECKS = [
+    name
+    for path in sorted(CHECKER.parent.glob("comfyui_checks_*.py"))
+    for name in re.findall(r"^def (check_\w+)", path.read_text("utf-8"), re.MULTILINE)
+]
 
 
 def run_checks(host, base):
-    """{check: its result} of a process in which that host loads the pack."""
+    """{check: its result} from a process in which that host loads the pack."""
     (base / "models").mkdir()
     environment = os.environ | {
         "S4S_HOME": str(base / "home"),
@@ -52,11 +55,11 @@ def on_double(tmp_path_factory):
 def on_comfyui(tmp_path_factory):
     path = os.environ.get("COMFYUI_PATH")
     if not path:
-        pytest.skip("COMFYUI_PATH names no ComfyUI")
+        pytest.skip("COMFYUI_PATH is not set")
     return run_checks(path, tmp_path_factory.mktemp("comfyui"))
 
 
-def told(found, check):
+def assert_passed(found, check):
     assert check in found, "the process ended before this check"
     if "skip" in found[check]:
         pytest.skip(found[check]["skip"])
@@ -65,10 +68,10 @@ def told(found, check):
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_on_the_double(on_double, check):
-    told(on_double, check)
+    assert_passed(on_double, check)
 
 
 @pytest.mark.host
 @pytest.mark.parametrize("check", CHECKS)
 def test_on_comfyui(on_comfyui, check):
-    told(on_comfyui, check)
+    assert_passed(on_comfyui, check)

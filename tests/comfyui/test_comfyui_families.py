@@ -17,7 +17,7 @@ WANTED = {"sd15": ("ve", "SD15", 4), "edm": ("ve", "SD15", 4), "sd3": ("flow", "
 def test_families_load_train_and_sample(tmp_path):
     comfyui = os.environ.get("COMFYUI_PATH")
     if not comfyui:
-        pytest.skip("COMFYUI_PATH names no ComfyUI")
+        pytest.skip("COMFYUI_PATH is not set")
     (tmp_path / "models").mkdir()
     home = {"S4S_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
     script = ROOT / "tests" / "helpers" / "comfyui_families.py"

@@ -7,9 +7,9 @@ import time
 
 import pytest
 import torch
+from comfyui_graphs import CATEGORY, CFG, by_core, graph, ksampler, latents, node, training
 from comfyui_server import PATIENCE, Server
 from PIL import Image
-from safetensors.torch import load_file
 
 from s4s_core import classical_table, sample, save_solver
 from s4s_core.demo import SOLVERS, load_demo
@@ -22,55 +22,19 @@ from tools import example_workflows
 pytestmark = pytest.mark.host
 
 PAGE = {"X-S4S": "1"}
-CATEGORY, CFG = "animal face", 2.0
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     path = os.environ.get("COMFYUI_PATH")
     if not path:
-        pytest.skip("COMFYUI_PATH names no ComfyUI")
+        pytest.skip("COMFYUI_PATH is not set")
     running = Server(path, tmp_path_factory.mktemp("comfyui"))
     yield running
     running.stop()
 
 
-def node(class_type, /, **inputs):
-    return {"class_type": class_type, "inputs": inputs}
-
-
-def graph(solver="demo.safetensors", batch=2, kind="EDM", **more):
-    """A prompt with the demo model at node 1, its solver at 2 and the two joined at 3."""
-    return {
-        "1": node("S4SDemoModel", category=CATEGORY, kind=kind, batch_size=batch),
-        "2": node("S4SLoadSolver", solver=solver),
-        "3": node("S4SApplySolver", model=["1", 0], solver=["2", 0]),
-        **more,
-    }
-
-
-def ksampler(seed, steps=5, model="3", latent=("1", 3), **more):
-    given = {"sampler_name": "s4s", "scheduler": "s4s", "denoise": 1.0} | more
-    prompts = {"positive": ["1", 1], "negative": ["1", 2], "latent_image": list(latent)}
-    return node("KSampler", model=[model, 0], seed=seed, steps=steps, cfg=CFG, **prompts, **given)
-
-
-def latents(server, outputs, name):
-    """What a SaveLatent node saved."""
-    file = outputs[name]["latents"][0]
-    return load_file(server.base / "output" / file["subfolder"] / file["filename"])["latent_tensor"]
-
-
-def by_core(seed, steps=5, batch=2, pack=None, category=CATEGORY):
-    """The core's result for the noise of that seed, as the host scales it."""
-    model = load_demo("ve", CFG)
-    noise = torch.randn(batch, 3, 32, 32, generator=torch.manual_seed(seed))
-    x = noise * (1 + model.sigma_max**2) ** 0.5
-    label = torch.full((batch,), model.classes.index(category))
-    return sample(model.denoise, x, (pack or load_solver(SOLVERS["ve"]))[steps], label)
-
-
-def test_it_loads_without_a_word_of_complaint(server):
+def test_it_loads_without_warnings(server):
     log = server.log.read_text(errors="replace")
     about = [line for line in log.splitlines() if "s4s" in line.lower()]
     assert not [line for line in about if "FAILED" in line or "warn" in line.lower()], about
@@ -129,7 +93,7 @@ def test_every_way_to_sample_gives_what_the_core_gives(server):
         assert gap < 1e-4, (name, gap)
 
 
-def test_steps_may_come_by_wire_and_other_wires_must_fit(server):
+def test_steps_may_be_linked_and_other_links_must_fit(server):
     own = node(
         "S4SKSampler",
         model=["1", 0],
@@ -151,7 +115,7 @@ def test_steps_may_come_by_wire_and_other_wires_must_fit(server):
     assert status == 400 and b"The input model takes MODEL, not LATENT." in body
 
 
-def test_the_quick_start_draws_what_the_core_draws(server):
+def test_the_quick_start_gives_what_the_core_gives(server):
     prompt = example_workflows.build("demo-quick-start").prompt()
     samplers = {
         name: entry["inputs"]
@@ -168,7 +132,7 @@ def test_the_quick_start_draws_what_the_core_draws(server):
     assert (drawn - want).abs().max() < 1e-4
 
 
-def test_images_say_which_solver_made_them_even_when_cached(server):
+def test_images_record_their_solver_even_when_cached(server):
     for prefix in ("first", "second"):
         outputs = server.run(
             graph(
@@ -230,7 +194,7 @@ def test_img2img_and_inpainting(server):
     assert (new[..., 16:, :] - old[..., 16:, :]).abs().max() > 0.1
 
 
-def test_bad_input_is_told_in_a_sentence(server):
+def test_invalid_prompts_are_refused_with_a_message(server):
     status, body = server.ask("/prompt", {"prompt": graph("none.safetensors", k=ksampler(1))})
     assert status == 400
     save = {"s": node("SaveLatent", samples=["k", 0], filename_prefix="bad")}
@@ -273,7 +237,7 @@ def test_a_thousand_files_are_listed_within_a_second(server):
     data = SOLVERS["ve"].read_bytes()
     for number in range(1000):
         (many / f"{number:04}.safetensors").write_bytes(data)
-    server.get("/s4s/solvers")  # the first look reads them all
+    server.get("/s4s/solvers")  # the first request reads them all
     began = time.monotonic()
     listed = server.get("/s4s/solvers")["solvers"]
     spent = time.monotonic() - began
@@ -282,7 +246,7 @@ def test_a_thousand_files_are_listed_within_a_second(server):
     assert spent < 1
 
 
-def test_only_the_own_page_may_change_things(server):
+def test_only_the_hosts_own_page_may_change_things(server):
     own = f"http://127.0.0.1:{server.port}"
     for headers in (
         {},
@@ -295,52 +259,26 @@ def test_only_the_own_page_may_change_things(server):
             status, body = server.ask(path, {"id": "graph"}, headers)
             assert status == 403, (path, headers, body)
     status, body = server.ask("/s4s/jobs/cancel", {"id": "graph"}, PAGE | {"Origin": own})
-    assert status == 404 and "No training runs" in json.loads(body)["error"]
+    assert status == 404 and "No training is running" in json.loads(body)["error"]
     for bad in ([], {"id": 3}, {"id": "../x"}):
         status, body = server.ask("/s4s/jobs/cancel", bad, PAGE)
         assert 400 <= status < 500 and "error" in json.loads(body)
     assert server.get("/s4s/panel")["url"] is None
 
 
-def training(name, seed=0, nfes="5", effort="quick"):
-    """A prompt that trains on the demo model, with all categories, and saves the solver."""
-    classes = "\n".join(load_demo().classes)
-    return graph(
-        t=node(
-            "S4STrainSolver",
-            model=["1", 0],
-            positive=["1", 1],
-            negative=["1", 2],
-            latent_image=["1", 3],
-            cfg=CFG,
-            nfes=nfes,
-            effort=effort,
-            teacher_sampler="auto",
-            teacher_scheduler="auto",
-            teacher_steps=20,
-            seed=seed,
-            vae=["1", 4],
-            clip=["1", 5],
-            prompts=classes,
-        ),
-        s=node("S4SSaveSolver", solver=["t", 0], filename=name),
-        p=node("PreviewImage", images=["t", 1]),
-    )
-
-
 def running_job(server, least=0.0):
-    """The view of the training in the graph once it is that far."""
+    """Return the view of the training in the graph once its progress is `least`."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         jobs = server.get("/s4s/jobs")["jobs"]
         if jobs and jobs[0]["progress"] >= least:
             return jobs[0]
         time.sleep(0.05)
-    raise AssertionError("no training runs")
+    raise AssertionError("no training is running")
 
 
 @pytest.mark.slow
-def test_training_is_cancelled_and_goes_on_after_a_restart(server):
+def test_training_is_cancelled_and_resumes_after_a_restart(server):
     wanted = training("trained")
     first = server.queue(wanted)
     job = running_job(server, 0.3)
@@ -356,7 +294,7 @@ def test_training_is_cancelled_and_goes_on_after_a_restart(server):
     server.stop()
     server.start()
     second = server.queue(wanted)
-    resumed = running_job(server, 0.11)  # behind the teacher's part
+    resumed = running_job(server, 0.11)  # after the teacher's part
     assert resumed["progress"] >= 0.3
     outputs = server.wait(second)["outputs"]
     assert "trained.safetensors" in outputs["s"]["text"][0]
@@ -370,7 +308,7 @@ def test_training_is_cancelled_and_goes_on_after_a_restart(server):
 
 @pytest.mark.slow
 def test_training_beats_every_stock_sampler(server):
-    """At 5 calls, on new noise, with every stock sampler that makes one call a step."""
+    """At 5 calls on new noise, against the stock samplers with one call per step."""
     if not (server.base / "models" / "s4s_solvers" / "trained.safetensors").exists():
         server.run(training("trained"))
     names = "euler, dpmpp_2m, ddim, uni_pc, uni_pc_bh2, ipndm, ipndm_v, deis, res_multistep, lms"
@@ -405,7 +343,7 @@ def test_training_beats_every_stock_sampler(server):
 
 @pytest.mark.slow
 def test_img2img_is_no_worse_than_dpmpp_2m(server):
-    """At denoise 0.6 and equal calls, RMSE to the core's teacher from the same noised image."""
+    """At denoise 0.6 and equal calls, by RMSE to the core's teacher from the same noised image."""
     model, count, strength = load_demo("ve", CFG), 16, 0.6
     label = torch.full((count,), model.classes.index(CATEGORY))
     outputs = server.run(

@@ -1,4 +1,4 @@
-"""Models through a ComfyUI install: the same as its own sampler. COMFYUI_PATH names its folder."""
+"""Models opened through ComfyUI give what its own sampler gives; set COMFYUI_PATH to its folder."""
 
 import json
 import os
@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from s4s_core.app.comfyui import Prompts
 from s4s_core.errors import ModelError
 from trainer.models import ModelChoice, open_model
-from trainer.models.comfyui import Texts
 from trainer.models.weights import file_digest
 
 COMFYUI = os.environ.get("COMFYUI_PATH")
 
 
-def test_no_comfyui_in_a_folder(tmp_path):
-    with pytest.raises(ModelError, match="There is no ComfyUI in .*name its folder"):
+def test_a_folder_without_comfyui_is_refused(tmp_path):
+    with pytest.raises(ModelError, match="There is no ComfyUI in .*Name the folder"):
         open_model(ModelChoice("comfyui", "model.safetensors", host=str(tmp_path)))
 
 
@@ -35,19 +35,37 @@ def prompt(length, value, constant=1):
 
 
 def test_prompts_of_one_shape_share_a_call():
-    texts = Texts([prompt(77, 0.0), prompt(154, 1.0), prompt(77, 2.0), prompt(77, 3.0, constant=2)])
-    assert len(texts) == 4 and len(texts.groups) == 3
-    found = {}
-    for rows, [entry] in texts.batches(torch.tensor([2, 1, 0, 2, 3])):
-        stack = entry["model_conds"]["c_crossattn"].cond
-        assert len(stack) == len(rows) and entry["strength"] == 1.0
+    prompts = Prompts(
+        [
+            prompt(77, 0.0),
+            prompt(154, 1.0),
+            prompt(77, 2.0),
+            prompt(77, 3.0, constant=2),
+            prompt(77, 4.0) + prompt(77, 9.0),
+            [prompt(77, 5.0)[0] | {"mask": torch.ones(1)}],
+            prompt(77, 6.0, constant=[torch.ones(1)]),
+        ]
+    )
+    assert len(prompts) == 7 and len(prompts.groups) == 6
+    numbers, found = torch.tensor([2, 1, 0, 2, 3, 4, 5, 6]), {}
+    for rows, entries in prompts.calls(numbers):
+        stack = entries[0]["model_conds"]["c_crossattn"].cond
+        assert len(stack) in (1, len(rows)) and entries[0]["strength"] == 1.0
+        stack = stack.expand(len(rows), -1, -1)
         found |= {row: float(each.mean()) for row, each in zip(rows.tolist(), stack, strict=True)}
-    assert found == {0: 2.0, 1: 1.0, 2: 0.0, 3: 2.0, 4: 3.0}
+    assert found == dict(enumerate(numbers.double().tolist()))
+
+
+def test_prompts_of_one_group_take_one_call():
+    prompts = Prompts([prompt(77, 0.0), prompt(77, 1.0)])
+    ((rows, [entry]),) = prompts.calls(torch.tensor([1, 0, 1]))
+    assert rows == slice(None)
+    assert entry["model_conds"]["c_crossattn"].cond[:, 0, 0].tolist() == [1.0, 0.0, 1.0]
 
 
 @pytest.mark.host
-@pytest.mark.skipif(not COMFYUI, reason="COMFYUI_PATH names no ComfyUI")
-def test_a_small_checkpoint(tmp_path):
+@pytest.mark.skipif(not COMFYUI, reason="COMFYUI_PATH is not set")
+def test_a_small_checkpoint_matches_comfyuis_own_sampler(tmp_path):
     script = Path(__file__).parents[1] / "helpers" / "comfyui_checkpoint.py"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -66,7 +84,7 @@ def test_a_small_checkpoint(tmp_path):
     assert found["shape"] == [4, 8, 8] and found["space"] == "ve" and found["nfes"] == [2]
     assert found["sigma_max"] == pytest.approx(14.6146, rel=1e-3)
     assert found["uniform"][1:3] == pytest.approx(found["own"], rel=1e-4)
-    assert found["groups"] == 2, "the long prompt has a shape of its own"
+    assert found["groups"] == 2, "the long prompt has its own shape"
     about = found["about"]
     assert about["cfg"] == [3.0, 3.0] and about["resolution"] == [64, 64]
     assert about["model"]["name"] == "tiny.safetensors"

@@ -1,4 +1,4 @@
-"""The sidebar in a real browser on a real ComfyUI: run with --long and COMFYUI_PATH.
+"""The sidebar in a real browser on a real ComfyUI:
 
 COMFYUI_PATH=... python -m pytest --long tests/comfyui/test_sidebar.py
 """
@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from s4s_core import load_solver, save_solver
-from s4s_core.app.jobs import job_view
 from s4s_core.demo import SOLVERS
 from s4s_core.table import SolverPack
 from tools import comfy_browser, example_workflows
 from trainer.config import TrainConfig
-from trainer.jobs import add
+from trainer.jobs import queue_job
 
 pytestmark = [
     pytest.mark.host,
@@ -60,7 +59,7 @@ def solvers(folder, server):
 
 @pytest.fixture
 def page(server, browser):
-    """ComfyUI's page in its default settings; a test that makes a script throw fails."""
+    """ComfyUI's page with default settings; any script error fails the test."""
     comfy_browser.set_up(server)
     with comfy_browser.page(browser, server) as shown:
         yield shown
@@ -114,7 +113,7 @@ def test_the_tab_shows_the_bundled_solver(page):
     page.wait_for_function(f"document.querySelectorAll('.s4s-node').length > {dots}")
 
 
-def test_closing_and_opening_again_works(page):
+def test_the_tab_can_be_closed_and_opened_again(page):
     for _ in range(2):
         comfy_browser.open_tab(page)
         page.click(".s4s-tab-button")
@@ -179,7 +178,7 @@ def test_the_list_of_steps_follows_the_solver(page, solvers):
 
 
 def luminance(colour):
-    """Of a CSS colour, as WCAG defines it."""
+    """The luminance of a CSS colour as WCAG defines it."""
     parts = [float(part) for part in re.findall(r"[\d.]+", colour)[:3]]
     if not colour.startswith("color("):
         parts = [part / 255 for part in parts]
@@ -188,7 +187,7 @@ def luminance(colour):
 
 
 @pytest.mark.parametrize("theme", ["dark", "light", "arc", "nord", "solarized", "github"])
-def test_texts_can_be_read_in_every_palette(server, browser, theme):
+def test_texts_are_readable_in_every_palette(server, browser, theme):
     comfy_browser.set_up(server, **{"Comfy.ColorPalette": theme})
     with comfy_browser.page(browser, server) as page:
         comfy_browser.open_tab(page)
@@ -232,13 +231,13 @@ def test_hostile_and_damaged_files_are_only_text(page, solvers):
 
 def test_a_waiting_job_is_shown_and_cancelled(page, folder, monkeypatch):
     monkeypatch.setenv("S4S_HOME", str(folder / "s4s"))
-    job = add(TrainConfig(name="waiting <b>job</b>"), start=False)
+    job = queue_job(TrainConfig(name="waiting <b>job</b>"), start=False)
     comfy_browser.open_tab(page)
     page.wait_for_selector(".s4s-job")
     assert "waiting <b>job</b>" in page.inner_text(".s4s-job")
-    page.click(f'[data-key="cancel/{job}"]')
+    page.click(f'[data-key="cancel/{job.id}"]')
     page.wait_for_selector(".s4s-job", state="detached")
-    assert job_view(job)["status"] == "cancelled"
+    assert job.view().status == "cancelled"
 
 
 def test_training_in_the_graph_is_shown_and_cancelled(page, server):
@@ -254,7 +253,7 @@ def test_training_in_the_graph_is_shown_and_cancelled(page, server):
     )
 
 
-def test_a_mismatch_is_a_toast(page):
+def test_a_mismatch_shows_a_toast(page):
     open_graph(page, "demo-quick-start")
     page.evaluate(
         """() => {
@@ -269,7 +268,7 @@ def test_a_mismatch_is_a_toast(page):
     assert "9" in toast.inner_text()
 
 
-def test_the_trainer_opens_in_a_tab_of_its_own(page, server):
+def test_the_trainer_opens_in_a_new_tab(page, server):
     address = f"{server}/system_stats"
     page.route("**/s4s/panel", lambda route: route.fulfill(json={"url": address, "ready": True}))
     comfy_browser.open_tab(page)
@@ -279,19 +278,19 @@ def test_the_trainer_opens_in_a_tab_of_its_own(page, server):
     assert popup.value.evaluate("window.opener") is None
 
 
-def test_a_trainer_that_does_not_start_is_told(page):
+def test_a_trainer_that_does_not_start_shows_the_error(page):
     def refuse(route):
         if route.request.method == "GET":
             route.fulfill(json={"url": None, "ready": True})
         else:
-            route.fulfill(status=503, json={"error": "The trainer panel could not be started."})
+            route.fulfill(status=503, json={"error": "The trainer panel did not start."})
 
     page.route("**/s4s/panel", refuse)
     comfy_browser.open_tab(page)
     page.click('[data-key="trainer"]')
     toast = page.locator(".p-toast-message-error").first
     toast.wait_for()
-    assert "could not be started" in toast.inner_text()
+    assert "did not start" in toast.inner_text()
 
 
 def test_help_is_shown_for_a_node(page):
@@ -299,10 +298,10 @@ def test_help_is_shown_for_a_node(page):
     select(page, "S4STrainSolver")
     page.wait_for_selector('[data-testid="info-button"]')
     page.eval_on_selector('[data-testid="info-button"]', "(button) => button.click()")
-    page.wait_for_selector("text=it learns by trying, not by back-propagation")
+    page.wait_for_selector("text=uses no back-propagation")
 
 
-def test_the_sidebar_speaks_chinese(server, browser):
+def test_the_sidebar_is_translated(server, browser):
     comfy_browser.set_up(server, **{"Comfy.Locale": "zh"})
     with comfy_browser.page(browser, server) as page:
         comfy_browser.open_tab(page)
@@ -321,5 +320,5 @@ def test_workflows_open_without_missing_nodes(page, name):
     asked = example_workflows.build(name).prompt()
     sent = page.evaluate("async () => (await window.app.graphToPrompt()).output")
     assert set(sent) == set(asked)
-    for key, entry in asked.items():  # the page may send more: widgets of its own
+    for key, entry in asked.items():  # the page may send more, from its own widgets
         assert {name: sent[key]["inputs"].get(name) for name in entry["inputs"]} == entry["inputs"]

@@ -1,4 +1,4 @@
-"""The front end's files: node's own tests of the modules, and what ComfyUI asks of the folder."""
+"""The front end's files: the JavaScript tests, and what ComfyUI requires of the folder."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def test_modules_under_node(path):
 
 
 def listed(tmp_path):
-    """What the routes answer about hostile and malformed files."""
+    """What the routes return for hostile and malformed files."""
     good = load_solver(DEMO_SOLVER)
     for what, about in HOSTILE.items():
         said = json.loads(json.dumps(describe(SolverPack(good.tables, about)).plain()))
@@ -72,22 +72,22 @@ def test_every_module_has_tests():
     assert untested == {"dom.mjs"}  # through the cards
 
 
-def test_comfyui_would_import_one_file_only():
+def test_comfyui_imports_only_one_file():
     assert [p.name for p in WEB.rglob("*.js")] == ["s4s.js"]
 
 
-def test_the_registration_asks_for_every_module_anew():
+def test_every_module_is_revalidated():
     text = (WEB / "s4s.js").read_text("utf-8")
     named = json.loads(re.search(r"const MODULES = (\[.*?\]);", text, re.DOTALL)[1])
     assert named == [p.stem for p in MODULES]
 
 
 @pytest.mark.parametrize("path", [WEB / "s4s.js", *MODULES], ids=lambda p: p.name)
-def test_text_from_files_can_only_become_text(path):
+def test_modules_never_write_html(path):
     assert not re.search(FORBIDDEN, path.read_text("utf-8"))
 
 
-def test_no_address_but_the_hosts_own():
+def test_no_foreign_addresses():
     for path in [WEB / "s4s.js", WEB / "s4s.css", *MODULES]:
         found = set(re.findall(r"https?://[^\s\"'`]+", path.read_text("utf-8")))
         assert found <= {"http://www.w3.org/2000/svg"}, path.name
@@ -98,7 +98,7 @@ def words(language):
     return json.loads((ROOT / f"locales/{language}/main.json").read_text("utf-8"))["s4s"]
 
 
-def test_every_text_that_is_asked_for_exists_in_both_languages():
+def test_every_used_text_exists_in_both_languages():
     asked = set()
     for path in [WEB / "s4s.js", *MODULES]:
         code = path.read_text("utf-8")
@@ -110,7 +110,7 @@ def test_every_text_that_is_asked_for_exists_in_both_languages():
         assert all(words(language).values())
 
 
-def test_both_languages_fill_in_the_same_values():
+def test_both_languages_use_the_same_placeholders():
     chinese = words("zh")
     for key, text in words("en").items():
         assert re.findall(r"\{\w+\}", text) == re.findall(r"\{\w+\}", chinese[key]), key

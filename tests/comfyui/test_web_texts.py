@@ -1,4 +1,4 @@
-"""Every node, input and output has its words in every language, and its help pages."""
+"""Every node, input and output has its texts and help pages in every language."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ def leaves(texts):
 
 @pytest.fixture(scope="module")
 def nodes():
-    """What the nodes say of themselves, loaded by a process of its own."""
+    """The nodes' own texts, from a separate process."""
     run = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "english_locale.py"), "--print"],
         capture_output=True,
@@ -43,12 +43,12 @@ def nodes():
     return json.loads(run.stdout)
 
 
-def test_the_english_texts_are_the_nodes_own(nodes):
+def test_the_english_locale_is_up_to_date(nodes):
     assert words("en") == english_locale.english(nodes), "run tools/english_locale.py"
 
 
-def test_the_recorded_definitions_are_the_nodes_own(nodes):
-    """All but the lists that a host fills: those of samplers, schedulers and files."""
+def test_the_recorded_definitions_are_up_to_date(nodes):
+    """Except for the lists that depend on the host: samplers, schedulers and files."""
     for name, info in nodes.items():
         now, recorded = example_workflows.reduced(info), DEFINITIONS[name]
         assert now["outputs"] == recorded["outputs"], name
@@ -89,7 +89,7 @@ def test_chinese_is_chinese():
                 assert any("\u4e00" <= letter <= "\u9fff" for letter in texts["tooltip"])
 
 
-def test_no_text_has_signs_that_the_page_would_read():
+def test_no_text_contains_characters_with_a_meaning_for_the_page():
     for language in LANGUAGES:
         for text in leaves(words(language)):
             assert not set(text) & set("{}|@"), text

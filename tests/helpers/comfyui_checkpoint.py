@@ -1,5 +1,7 @@
-"""Run with ComfyUI's Python: make a small random SD 1.5 checkpoint, open it as a model, and print
-what was found as JSON. Arguments: ComfyUI's folder, a folder to write to."""
+"""Open a small random SD 1.5 checkpoint through the trainer and print what it does as JSON.
+
+COMFYUI_PYTHON comfyui_checkpoint.py COMFYUI FOLDER
+"""
 
 import json
 import sys
@@ -28,7 +30,7 @@ from trainer.models import ModelChoice, open_model  # noqa: E402
 
 
 def prefixed(prefix, module, generator):
-    """Small random weights of a module, under the names of a checkpoint."""
+    """Return small random weights of a module under a checkpoint's names."""
     return {
         prefix + name: (0.05 * torch.randn(value.shape, generator=generator)).half()
         for name, value in module.state_dict().items()
@@ -37,7 +39,7 @@ def prefixed(prefix, module, generator):
 
 
 def checkpoint(path):
-    """The smallest that ComfyUI takes for SD 1.5: one level of the UNet, CLIP-L, and TAESD."""
+    """Save the smallest checkpoint that ComfyUI detects as SD 1.5."""
     config = json.loads((Path(sys.argv[1]) / "comfy" / "sd1_clip_config.json").read_text())
     clip = comfy.clip_model.CLIPTextModel(config, torch.float16, "cpu", comfy.ops.manual_cast)
     generator = torch.Generator().manual_seed(0)
@@ -56,7 +58,7 @@ def refused(*fields, **options):
 
 
 def stock_euler(model, noise, steps):
-    """What a KSampler with euler on the simple schedule makes of unit noise, and its sigmas."""
+    """Return KSampler's result with euler and the simple schedule, and its sigmas."""
     sampler = comfy.samplers.KSampler(model.model, steps, "cpu", "euler", "simple", 1.0)
     positive = comfy.samplers.CFGGuider(model.model)
     positive.set_conds(model.raw[1], model.raw[0])
@@ -110,7 +112,7 @@ def main():
                 "uniform": schedule("uniform", 3, model).tolist(),
                 "own": model.model.model.model_sampling.sigma(torch.tensor([666.0, 333])).tolist(),
                 "about": model.about,
-                "groups": len(model.texts.groups),
+                "groups": len(model.prompts.groups),
                 "fingerprint": model.fingerprint,
                 "nfes": list(result.pack.nfes),
                 "refused": [

@@ -1,12 +1,13 @@
-"""Small random checkpoints of three families in a real ComfyUI: loaded, trained on, sampled.
+"""Load small random checkpoints of three families in a real ComfyUI, train and sample.
 
-Run by `python comfyui_families.py COMFYUI PACK BASE`; prints one JSON line for each family.
+    python comfyui_families.py COMFYUI PACK BASE
+prints one JSON line per family.
 """
 
 import json
 import sys
 
-from comfyui_checks import Bench, start
+from comfyui_bench import Bench, start
 from comfyui_unet import sd15_unet
 
 
@@ -22,7 +23,7 @@ def random_weights(module):
 
 
 def sd15():
-    """(MODEL, conditioning, latent shape): one level of Stable Diffusion 1.5's UNet."""
+    """Return MODEL, conditioning and latent shape of one level of Stable Diffusion 1.5's UNet."""
     import comfy.sd
     import torch
 
@@ -31,7 +32,7 @@ def sd15():
 
 
 def edm():
-    """The same under the stock node that makes a model count noise as EDM does."""
+    """The same with the stock node that makes it an EDM model."""
     from comfy_extras.nodes_model_advanced import ModelSamplingContinuousEDM
 
     model, conditioning, shape = sd15()
@@ -64,17 +65,17 @@ def sd3():
     return model, [[torch.randn(1, 20, 64), pooled]], (16, 4, 4)
 
 
-def try_out(bench, family):
-    """What came of training a little on a family and sampling with the result."""
+def train_and_sample(bench, family):
+    """Train a little on a family, sample with the result, and return what came out."""
     import torch
 
     model, conditioning, shape = family()
     latent = {"samples": torch.zeros(1, *shape)}
-    bench.part("nodes.learning").EFFORTS["quick"] = 400
+    bench.part("nodes.training").EFFORTS["quick"] = 400
     calls, options = "3", ("quick", "euler", "auto", 6, 0)
     fit = bench.part("s4s_core.training.fit")
-    bench.part("nodes.learning").fit = lambda *args, **more: fit.fit(
-        *args, **more, samples=6, validation=4, held_out=4
+    bench.part("nodes.training").fit = lambda *args, **more: fit.fit(
+        *args, **more, samples=6, validation=4, held_out=4, init="ipndm:2:uniform"
     )
     trained = bench.node["S4STrainSolver"].train(
         model, conditioning, conditioning, latent, 3.0, calls, *options
@@ -99,7 +100,7 @@ def main(host, pack, base):
     bench = Bench(start(host, pack, base), base)
     for family in (sd15, edm, sd3):
         with torch.inference_mode():
-            found = try_out(bench, family)
+            found = train_and_sample(bench, family)
         print("RESULT " + json.dumps({"family": family.__name__} | found), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""A real ComfyUI process for the tests: started, asked over HTTP, ended."""
+"""A real ComfyUI process for the tests, used over HTTP."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def _free_port():
 
 
 class Server:
-    """A headless ComfyUI on the CPU, with a base folder of its own that holds only this pack."""
+    """A headless ComfyUI on the CPU; its base folder holds only this pack."""
 
     def __init__(self, comfyui, base, *options):
         self.base, self.log = Path(base), Path(base) / "server.log"
@@ -44,7 +44,7 @@ class Server:
         self.start()
 
     def start(self):
-        """Start, or start again after `stop`; a port that was taken meanwhile is tried anew."""
+        """Start, also after `stop`; try another port if it was taken meanwhile."""
         for _ in range(3):
             self.port = _free_port()
             with open(self.log, "ab") as log:
@@ -82,7 +82,7 @@ class Server:
     # HTTP
 
     def ask(self, path, data=None, headers=None, method=None):
-        """(status, body bytes) of a request; a refusal is an answer too."""
+        """Return (status, body) of a request, whatever the status."""
         body = None if data is None else json.dumps(data).encode()
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}", body, headers or {}, method=method
@@ -96,7 +96,7 @@ class Server:
             return error.code, error.read()
 
     def get(self, path):
-        """The JSON of a page that must be there."""
+        """Return the JSON of a page that must exist."""
         status, body = self.ask(path)
         assert status == 200, (path, status, body[:500])
         return json.loads(body)
@@ -104,13 +104,13 @@ class Server:
     # Prompts
 
     def queue(self, graph):
-        """The id of a queued prompt; AssertionError shows why it was refused."""
+        """Queue a prompt and return its id; fail with the reason if it is refused."""
         status, body = self.ask("/prompt", {"prompt": graph, "client_id": "tests"})
         assert status == 200, body.decode()
         return json.loads(body)["prompt_id"]
 
     def wait(self, prompt):
-        """The history of a prompt that has ended."""
+        """Wait for a prompt to end and return its history."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             found = self.get(f"/history/{prompt}")
@@ -121,13 +121,13 @@ class Server:
         raise AssertionError("the prompt did not end")
 
     def run(self, graph):
-        """The outputs of a prompt that must succeed, by node."""
+        """Run a prompt that must succeed; return its outputs by node."""
         ended = self.wait(self.queue(graph))
         assert ended["status"]["status_str"] == "success", ended["status"]["messages"]
         return ended["outputs"]
 
     def fault(self, graph):
-        """The message of a prompt that must fail while it runs."""
+        """Run a prompt that must fail; return the message."""
         ended = self.wait(self.queue(graph))
         messages = dict(ended["status"]["messages"])
         assert "execution_error" in messages, messages

@@ -1,8 +1,7 @@
 """Doubles of the WebUIs: as much of A1111 1.10, Forge, reForge and Forge Classic as S4S touches.
 
-Written from what the hosts' sources do: who wraps the network, how each turns a noise level into a
-time, where noise is added, what a mask does, which lists name samplers and schedule types. The
-network inside is exact (a Gaussian mixture), so that a wrong time or level shows in the result.
+They follow the hosts' sources: which class wraps the network, how a noise level becomes a time,
+where noise is added, what a mask does, which lists name samplers and schedule types.
 """
 
 import functools
@@ -14,143 +13,18 @@ import types
 from contextlib import nullcontext
 
 import torch
+from webui_models import (
+    GUIDANCE,
+    SHAPE,
+    CompVisDenoiser,
+    CompVisModel,
+    PatchedHolder,
+    ScheduleLinker,
+)
 
 from s4s_core.app import folders
-from s4s_core.mixture import GaussianMixture
-from s4s_core.spaces import DiscreteTimes
 
-SHAPE = (4, 4, 4)
-TIMES = DiscreteTimes.scaled_linear()
-GUIDANCE = 3.0
 HOSTS = ("a1111", "a1111-sdxl", "a1111-quantized", "forge", "forge-flow", "reforge", "classic")
-
-
-def mixture(space="ve", conditional=True):
-    return GaussianMixture.random(
-        4, SHAPE, seed=3 if conditional else 4, spread=1.0, scale=0.5, rank=3, space=space
-    )
-
-
-def reference(x, sigma, scale=GUIDANCE, space="ve"):
-    """x0 with guidance, at exactly the level asked for: what every host should offer."""
-    with_prompt = mixture(space).denoise(x.double(), sigma.double())
-    without = mixture(space, conditional=False).denoise(x.double(), sigma.double())
-    return (without + scale * (with_prompt - without)).to(x.dtype)
-
-
-class Network(torch.nn.Module):
-    """Predicts the noise from the scaled input and the time, as Stable Diffusion's UNet does.
-
-    A row of the context is 1 with the prompt, 0 without. `told` keeps the times it was called at.
-    """
-
-    def __init__(self, flow=False):
-        super().__init__()
-        self.flow, self.told = flow, []
-
-    def forward(self, x, timesteps=None, context=None, **_others):
-        self.told.append(timesteps.detach().clone())
-        space = "flow" if self.flow else "ve"
-        sigma = timesteps.double() if self.flow else TIMES.sigma(timesteps.double())
-        level = sigma.reshape(-1, 1, 1, 1)
-        x = x.double() if self.flow else x.double() * (1 + level**2).sqrt()
-        both = [mixture(space, flag).denoise(x, sigma) for flag in (False, True)]
-        x0 = torch.where(context.reshape(-1, 1, 1, 1) > 0, both[1], both[0])
-        return ((x - x0) / level).float()
-
-
-class Predictor(torch.nn.Module):
-    """Forge's predictor, and the model_sampling of reForge and Classic: times are rounded."""
-
-    def __init__(self, flow=False):
-        super().__init__()
-        self.flow = flow
-        levels = torch.arange(1, 1001) / 1000 if flow else TIMES.log_sigmas.exp().float()
-        self.register_buffer("sigmas", levels)
-
-    def timestep(self, sigma):
-        if self.flow:
-            return sigma
-        return (sigma.log() - self.sigmas.log()[:, None]).abs().argmin(dim=0)
-
-    def calculate_input(self, sigma, x):
-        return x if self.flow else x / (sigma.reshape(-1, 1, 1, 1) ** 2 + 1) ** 0.5
-
-    def noise_scaling(self, sigma, noise, latent):
-        return sigma * noise + (1 - sigma if self.flow else 1) * latent
-
-
-class PatchedModel(torch.nn.Module):
-    """What stands in `forge_objects.unet.model`."""
-
-    def __init__(self, flow):
-        super().__init__()
-        self.predictor = self.model_sampling = Predictor(flow)
-        self.diffusion_model = Network(flow)
-
-    def apply_model(self, x, sigma, c_crossattn):
-        scaled = self.predictor.calculate_input(sigma, x)
-        time = self.predictor.timestep(sigma).float()
-        out = self.diffusion_model(scaled, time, context=c_crossattn, transformer_options={})
-        return x - out * sigma.reshape(-1, 1, 1, 1)
-
-
-class ScheduleLinker(torch.nn.Module):
-    """Forge's wrapper: the predictor's levels, and the model."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.inner_model, self.predictor = model, model.forge_objects.unet.model.predictor
-
-    sigmas = property(lambda self: self.predictor.sigmas)
-
-
-class CompVisDenoiser(torch.nn.Module):
-    """k-diffusion's wrapper: the levels of the model, times between them unless it quantises."""
-
-    def __init__(self, model, quantize):
-        super().__init__()
-        self.inner_model, self.quantize = model, quantize
-        self.register_buffer("sigmas", TIMES.log_sigmas.exp().float())
-
-    def sigma_to_t(self, sigma):
-        time = TIMES.time(sigma)
-        return time.round() if self.quantize else time
-
-    def forward(self, x, sigma, cond):
-        level = sigma.reshape(-1, 1, 1, 1)
-        eps = self.inner_model.apply_model(x / (level**2 + 1) ** 0.5, self.sigma_to_t(sigma), cond)
-        return x - eps * level
-
-
-class CompVisModel(torch.nn.Module):
-    """A1111's model: everything in half precision, times included; SDXL's by keyword."""
-
-    is_sdxl = False
-
-    def __init__(self, sdxl):
-        super().__init__()
-        self.sdxl = sdxl
-        self.model = torch.nn.Module()
-        self.model.diffusion_model = Network()
-
-    def apply_model(self, x, time, cond):
-        network, time = self.model.diffusion_model, time.half()
-        if self.sdxl:
-            return network(x, timesteps=time, context=cond, y=None)
-        return network(x, time, context=cond)
-
-
-class PatchedHolder(torch.nn.Module):
-    """The model of Forge and its kin: the network stands behind `forge_objects`."""
-
-    is_sdxl = False
-
-    def __init__(self, flow):
-        super().__init__()
-        self.forge_objects = types.SimpleNamespace(
-            unet=types.SimpleNamespace(model=PatchedModel(flow))
-        )
 
 
 class Interrupted(BaseException):
@@ -158,7 +32,7 @@ class Interrupted(BaseException):
 
 
 class Job:
-    """A processing object of the host, as far as samplers and scripts look at it."""
+    """The host's processing object, with what samplers and scripts use."""
 
     def __init__(self, steps, sampler_name="S4S", batch=2, seed=0, **fields):
         self.steps, self.sampler_name, self.batch = steps, sampler_name, batch
@@ -175,7 +49,7 @@ class Job:
 
 
 class Double:
-    """One host: its modules as attributes, and `generate` as its processing does it."""
+    """One host: its modules as attributes, and `generate` like its processing."""
 
     def __init__(self, kind, monkeypatch):
         self.kind, self.flow = kind, kind == "forge-flow"
@@ -275,7 +149,7 @@ class Double:
         )
 
     def _known_names(self, sampler, scheduler):
-        """The names that a job or a picture's text may use; unknown ones become the first."""
+        """Resolve names from a job or an infotext; unknown ones become the first."""
         known = self.samplers.all_samplers_map.get(sampler, self.samplers.all_samplers[0])
         listed = self.schedulers.schedulers_map
         found = listed.get(scheduler, self.schedulers.schedulers[0])
@@ -284,7 +158,7 @@ class Double:
         return known.name, found.label
 
     def generate(self, job, latent=None):
-        """txt2img, or img2img of a latent; the samples."""
+        """Run txt2img, or img2img of a latent; return the samples."""
         sampler = self.sampler_of(job)
         if latent is None:
             return sampler.sample(job, job.noise)
@@ -330,7 +204,7 @@ def _euler(model, x, sigmas, extra_args=None, callback=None, disable=None):
 
 
 class CFGDenoiser(torch.nn.Module):
-    """What a k-diffusion sampler gets as its model."""
+    """The model that a k-diffusion sampler gets."""
 
     def __init__(self, host, sampler):
         super().__init__()
@@ -444,7 +318,7 @@ def _kdiffusion_sampler(host):
 
 
 def infotext_of(job):
-    """The line under a picture: names and values, quoted where they hold a comma or a colon."""
+    """Return a picture's infotext: names and values, quoted if they hold a comma or a colon."""
     values = {"Steps": job.steps, "Sampler": job.sampler_name, **job.extra_generation_params}
     quoted = {
         k: json.dumps(str(v)) if re.search(r"[,:\n]", str(v)) else v for k, v in values.items()

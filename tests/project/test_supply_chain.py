@@ -207,7 +207,7 @@ def guarded(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "code, modules",
-    [(AS_LIBRARY, 60), (AS_COMFYUI, 20), (AS_WEBUI, 10)],
+    [(AS_LIBRARY, 60), (AS_COMFYUI, 14), (AS_WEBUI, 5)],
     ids=["library", "comfyui", "webui"],
 )
 def test_importing_uses_no_network(code, modules, tmp_path, monkeypatch):

@@ -1,24 +1,14 @@
-"""S4S in the WebUIs: the sampler under each host's contract, in doubles of them."""
+"""S4S in the WebUIs: the sampler under each host's contract, in doubles of the hosts."""
 
 import importlib.util
 import sys
+import types
 from pathlib import Path
 
 import pytest
 import torch
-from webui_hosts import (
-    GUIDANCE,
-    HOSTS,
-    SHAPE,
-    TIMES,
-    Double,
-    Job,
-    PatchedHolder,
-    infotext_of,
-    mixture,
-    parse_infotext,
-    reference,
-)
+from webui_hosts import HOSTS, Double, Job, infotext_of, parse_infotext
+from webui_models import GUIDANCE, SHAPE, TIMES, PatchedHolder, mixture, reference
 
 from s4s_core import SolverPack, classical_table, sample, save_solver
 from s4s_core.app import folders
@@ -30,7 +20,7 @@ NFES = (4, 5, 8)
 
 
 def nodes(steps, space):
-    """Levels that lie between a model's whole times."""
+    """Noise levels between a model's whole times."""
     if space == "flow":
         return torch.linspace(1, 0, steps + 1, dtype=torch.float64)
     times = torch.linspace(998.37, 3.41, steps, dtype=torch.float64)
@@ -46,13 +36,13 @@ def pack_of(space="ve", solver="ipndm", **about):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of solver files, the only one that S4S knows."""
+    """The only folder of solver files that S4S knows."""
     monkeypatch.setenv("S4S_SOLVERS", str(tmp_path))
     return tmp_path
 
 
 def load(host):
-    """Run the extension's script as hosts do: out of sys.modules, the folder on the path."""
+    """Run the extension's script as hosts do: not in sys.modules, the folder on the path."""
     path = ROOT / "scripts" / "s4s_sampler.py"
     spec = importlib.util.spec_from_file_location("s4s_sampler.py", path)
     module = importlib.util.module_from_spec(spec)
@@ -63,7 +53,7 @@ def load(host):
 
 @pytest.fixture
 def webui(folder, monkeypatch):
-    """Makes a host with a pack in its folder: webui(kind, pack), the file chosen."""
+    """Make a host with a pack in its folder and the file chosen: webui(kind, pack)."""
 
     def make(kind, pack=None):
         host = Double(kind, monkeypatch)
@@ -80,7 +70,7 @@ def space_of(host):
 
 
 def expected(host, job, pack, latent=None, sigmas=None):
-    """The core's own result for the job's noise."""
+    """The core's result for the job's noise."""
     space = space_of(host)
     sigmas = torch.tensor(pack[job.steps].sigmas) if sigmas is None else sigmas
     share = 1 - sigmas[0] if space == "flow" else 1
@@ -94,31 +84,32 @@ def expected(host, job, pack, latent=None, sigmas=None):
 
 @pytest.mark.parametrize("kind", HOSTS)
 @pytest.mark.parametrize("steps", NFES)
-def test_a_full_run_is_the_cores(webui, kind, steps):
+def test_a_full_run_gives_what_the_core_gives(webui, kind, steps):
     host, job = webui(kind), Job(steps)
     pack = pack_of(space_of(host))
     found = host.generate(job)
     assert (found - expected(host, job, pack)).abs().max() < 1e-4
-    assert len(host.network.told) == steps
+    assert len(host.network.times) == len(host.state.previews) == steps
+    assert host.state.sampling_step == steps - 1
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HOSTS if kind != "forge-flow"])
-def test_the_network_is_told_exact_times(webui, kind):
+def test_the_network_gets_exact_times(webui, kind):
     host = webui(kind)
     host.generate(Job(5))
-    told = torch.stack([times[0] for times in host.network.told])
-    assert told.dtype == torch.float32
-    assert (told - TIMES.time(nodes(5, "ve")[:-1])).abs().max() < 1e-2
+    times = torch.stack([called[0] for called in host.network.times])
+    assert times.dtype == torch.float32
+    assert (times - TIMES.time(nodes(5, "ve")[:-1])).abs().max() < 1e-2
     assert not host.network._forward_pre_hooks
 
 
 @pytest.mark.parametrize("kind", HOSTS)
-def test_the_hosts_own_times_would_not_do(webui, kind, monkeypatch):
-    """Without the hook the hosts that round miss the core's result: the test above can fail."""
+def test_the_hosts_rounded_times_would_miss(webui, kind, monkeypatch):
+    """Without the hook, hosts that round miss the core's result: the test above can fail."""
     host, job = webui(kind), Job(5)
-    from s4s_webui import times
+    from s4s_webui import sampler
 
-    monkeypatch.setattr(times, "ROUNDING", -1.0)
+    monkeypatch.setattr(sampler, "ROUNDING", -1.0)
     missed = (host.generate(job) - expected(host, job, pack_of(space_of(host)))).abs().max()
     assert (missed < 1e-4) == (kind == "forge-flow")
 
@@ -127,9 +118,9 @@ def test_the_hosts_own_times_would_not_do(webui, kind, monkeypatch):
 def test_every_family_runs(webui, solver):
     host, job = webui("forge", pack := pack_of(solver=solver)), Job(8)
     assert (host.generate(job) - expected(host, job, pack)).abs().max() < 1e-4
-    host.network.told.clear()
+    host.network.times.clear()
     found = host.generate(Job(8, denoising_strength=0.5), torch.zeros(2, *SHAPE))
-    assert found.isfinite().all() and 4 <= len(host.network.told) <= 6
+    assert found.isfinite().all() and 4 <= len(host.network.times) <= 6
 
 
 @pytest.mark.parametrize("kind", HOSTS)
@@ -141,15 +132,15 @@ def test_img2img_runs_the_last_nodes(webui, kind, strength):
     found = host.generate(job, latent)
     sigmas = torch.tensor(pack[8].sigmas)[-left - 1 :]
     assert (found - expected(host, job, pack, latent, sigmas)).abs().max() < 1e-4
-    assert len(host.network.told) == left
+    assert len(host.network.times) == left
 
 
 @pytest.mark.parametrize("kind", HOSTS)
-def test_img2img_at_steps_that_the_file_lacks(webui, kind):
+def test_img2img_with_a_step_count_the_file_lacks(webui, kind):
     host, job = webui(kind), Job(20, denoising_strength=0.4)
     found = host.generate(job, torch.zeros(2, *SHAPE))
     assert found.isfinite().all()
-    assert 2 <= len(host.network.told) <= 8
+    assert 2 <= len(host.network.times) <= 8
 
 
 @pytest.mark.parametrize("kind", HOSTS)
@@ -176,7 +167,7 @@ def test_inpainting_keeps_what_the_mask_protects(webui, kind):
 
 
 @pytest.mark.parametrize("kind", HOSTS)
-def test_a_batch_is_its_pictures(webui, kind):
+def test_a_batch_gives_the_same_pictures_as_single_runs(webui, kind):
     host, job = webui(kind), Job(5, batch=3)
     together = host.generate(job)
     for row in range(3):
@@ -185,14 +176,7 @@ def test_a_batch_is_its_pictures(webui, kind):
 
 
 @pytest.mark.parametrize("kind", HOSTS)
-def test_previews_and_steps_are_reported(webui, kind):
-    host = webui(kind)
-    host.generate(Job(5))
-    assert len(host.state.previews) == 5 and host.state.sampling_step == 4
-
-
-@pytest.mark.parametrize("kind", HOSTS)
-def test_an_interrupt_gives_the_last_preview(webui, kind):
+def test_an_interrupt_returns_the_last_preview(webui, kind):
     host, sampled = webui(kind), []
     sampler = host.sampler_of(job := Job(8))
 
@@ -207,35 +191,36 @@ def test_an_interrupt_gives_the_last_preview(webui, kind):
     assert set(sampled[0]) == {"x", "i", "sigma", "sigma_hat", "denoised"}
 
 
-def test_the_refiner_takes_over(webui):
-    """From the switch on another model is called, with its own conditions and exact times."""
-    host = webui("forge")
-    first, host.other_model = host.network, PatchedHolder(flow=False)
+def with_refiner(host):
+    """The host with another model that takes over halfway; returns the first network."""
+    first, host.other_model, host.switch_at = host.network, PatchedHolder(flow=False), 0.5
     host.other_model.sd_checkpoint_info = host.model.sd_checkpoint_info
-    host.switch_at = 0.5
+    return first
+
+
+def test_the_refiner_takes_over(webui):
+    """After the switch the other model is called, with its own conditions and exact times."""
+    first = with_refiner(host := webui("forge"))
     host.generate(Job(8))
-    assert len(first.told) == 4 and len(host.network.told) == 4
+    assert len(first.times) == 4 and len(host.network.times) == 4
     exact = TIMES.time(nodes(8, "ve")[:-1])
-    assert (host.network.told[-1][0] - exact[-1]).abs() < 1e-2
+    assert (host.network.times[-1][0] - exact[-1]).abs() < 1e-2
 
 
 def test_the_refiner_switches_by_the_calls_that_are_made(webui):
-    """Entered in the middle, a table may take fewer calls than the host announced."""
-    host = webui("forge")
-    host.other_model = PatchedHolder(flow=False)
-    host.other_model.sd_checkpoint_info = host.model.sd_checkpoint_info
-    host.switch_at = 0.5
+    """A table that is entered in the middle may take fewer calls than the host announced."""
+    with_refiner(host := webui("forge"))
     host.generate(Job(40, denoising_strength=0.5), torch.zeros(2, *SHAPE))
     assert host.other_model is None
 
 
 @pytest.mark.parametrize("kind", HOSTS)
-def test_steps_that_the_file_lacks_are_refused(webui, kind):
-    with pytest.raises(HostError, match="no table for 6 steps. Set steps to one of 4, 5, 8"):
+def test_step_counts_the_file_lacks_are_refused(webui, kind):
+    with pytest.raises(HostError, match="no table for 6 steps.*4, 5, 8"):
         webui(kind).generate(Job(6))
 
 
-def test_no_solver_is_refused(webui):
+def test_sampling_without_a_solver_is_refused(webui):
     host = webui("forge")
     host.section.process(Job(4), "None")
     with pytest.raises(HostError, match="No S4S solver is chosen"):
@@ -250,7 +235,7 @@ def test_a_job_without_settings_keeps_the_choice(webui):
 
 
 def test_a_solver_of_another_space_is_refused(webui):
-    with pytest.raises(HostError, match="for flow models"):
+    with pytest.raises(HostError, match="flow models"):
         webui("a1111", pack_of("flow")).generate(Job(4))
 
 
@@ -258,11 +243,7 @@ def test_a_solver_of_another_space_is_refused(webui):
 def test_the_schedule_serves_other_samplers(webui, kind):
     host, job = webui(kind), Job(5, sampler_name="Euler", scheduler="S4S")
     euler = classical_table("euler", nodes(5, "ve"), 1, "ve")
-
-    def denoise(x, sigma):
-        return reference(x, sigma, GUIDANCE)
-
-    ours = sample(denoise, (nodes(5, "ve")[0] * job.noise).float(), euler)
+    ours = sample(reference, (nodes(5, "ve")[0] * job.noise).float(), euler)
     assert (host.generate(job) - ours).abs().max() < 0.05  # the host's own rounded times
 
 
@@ -279,25 +260,20 @@ def test_registering_again_changes_nothing(webui, kind):
         assert host.samplers.get_sampler_and_scheduler("Euler", "S4S") == ("Euler", "S4S")
 
 
-def test_what_differs_from_training_is_said(webui):
+def test_differences_from_training_are_warned_about(webui):
     about = {"cfg": [7.0, 7.0], "resolution": [512, 512], "model": {"name": "big", "hash": "cd"}}
-    host, job = webui("forge", pack_of(**about)), Job(4)
-    host.generate(job)
-    said = " ".join(job.comments)
-    assert "trained for CFG 7, this run has CFG 3" in said
-    assert "trained at 512x512, this run is 32x32" in said
-    assert "trained for the model big, this one is tiny" in said
-
-
-def test_nothing_is_said_where_all_agrees(webui):
+    webui("forge", pack_of(**about)).generate(job := Job(4))
+    text = " ".join(job.comments)
+    assert "trained for CFG 7, this run has CFG 3" in text
+    assert "trained at 512x512, this run is 32x32" in text
+    assert "trained for the model big, this one is tiny" in text
     about = {"cfg": [3.0, 3.0], "resolution": [32, 32], "model": {"name": "tiny", "hash": "ab"}}
-    host, job = webui("forge", pack_of(**about)), Job(4)
-    host.generate(job)
+    webui("forge", pack_of(**about)).generate(job := Job(4))
     assert not job.comments
 
 
 @pytest.mark.parametrize("kind", HOSTS)
-def test_infotext_makes_the_round_trip(webui, kind, folder):
+def test_infotext_restores_the_solver(webui, kind, folder):
     host, job = webui(kind), Job(5)
     picture = host.generate(job)
     pack = pack_of(space_of(host))
@@ -314,7 +290,7 @@ def test_infotext_makes_the_round_trip(webui, kind, folder):
 
 
 def ui_of(host):
-    """The section's UI, built under the Gradio that is installed."""
+    """The section's UI, built with the installed Gradio."""
     import gradio as gr
 
     with gr.Blocks():
@@ -326,32 +302,30 @@ def test_the_section_lists_describes_and_refreshes(webui, folder):
     host = webui("forge", pack_of(model={"name": "<b>bold</b>", "hash": "cd"}, cfg=[5.0, 9.0]))
     from s4s_webui import section
 
-    (solver,) = (ui_of(host)["solver"],)
+    solver = ui_of(host)["solver"]
     assert solver.value == "a, b.safetensors" and solver.do_not_save_to_config
-    text = section.about("a, b.safetensors")
+    text = section.solver_html("a, b.safetensors")
     assert "&lt;b&gt;bold&lt;/b&gt;" in text and "4, 5, 8" in text and "5 to 9" in text
     assert "this one is tiny" in text
     (folder / "broken.safetensors").write_bytes(b"no solver")
     update, text = section.refreshed("broken.safetensors")
     assert update["choices"] == ["None", "a, b.safetensors", "broken.safetensors"]
-    assert "broken.safetensors" in text and "cannot be used" in text
+    assert "broken.safetensors" in text
     (folder / "broken.safetensors").unlink()
     update, text = section.refreshed("broken.safetensors")
     assert update["value"] == "None" and "choose one" in text
-    assert "There is no solver file" in section.about("gone.safetensors")
+    assert "There is no solver file" in section.solver_html("gone.safetensors")
     assert host.section.show(False) is host.scripts.AlwaysVisible
 
 
-def test_solvers_are_looked_for_among_the_hosts_models(webui, monkeypatch):
+def test_solvers_are_found_among_the_hosts_models(webui, monkeypatch):
     webui("forge")
     monkeypatch.delenv("S4S_SOLVERS")
     assert folders.solver_folders()[0] == Path("/host/models/s4s_solvers")
 
 
 def test_the_axis_of_the_plot(webui, folder):
-    """X/Y/Z: one axis, whose value goes before the section's."""
-    import types
-
+    """X/Y/Z plot: one axis, which overrides the section's choice."""
     host = webui("a1111")
 
     class AxisOption:
@@ -374,7 +348,7 @@ def test_the_axis_of_the_plot(webui, folder):
 
 
 @pytest.mark.parametrize("kind", ["a1111", "forge", "reforge", "classic"])
-def test_training_finds_the_gpu_empty_and_the_host_gets_its_model_back(webui, kind):
+def test_training_frees_the_gpu_and_the_host_gets_its_model_back(webui, kind):
     host = webui(kind)
     from s4s_webui.tab import Hooks
 
@@ -384,9 +358,7 @@ def test_training_finds_the_gpu_empty_and_the_host_gets_its_model_back(webui, ki
     assert host.device == ("cuda" if kind == "a1111" else "cpu")  # the others load on demand
 
 
-def test_the_tab_is_the_panel_or_a_sentence(webui, monkeypatch):
-    import types
-
+def test_the_tab_shows_the_panel_or_why_not(webui, monkeypatch):
     host = webui("forge")
     from s4s_webui import tab
 
@@ -404,19 +376,19 @@ def test_the_tab_is_the_panel_or_a_sentence(webui, monkeypatch):
     assert "no &lt;gradio&gt; here" in text and "s4s.py panel" in text
 
 
-def test_sheets_of_pictures_under_the_pillow_of_the_hosts(monkeypatch):
-    """A1111, Forge and Classic hold Pillow 9.5, whose default font takes no size."""
+def test_sheets_of_pictures_with_the_hosts_old_pillow(monkeypatch):
+    """A1111, Forge and Classic pin Pillow 9.5, where the default font takes no size."""
     from PIL import ImageFont
 
-    from trainer.pictures import grid
+    from s4s_core.app.pictures import Row, sheet
 
     made = ImageFont.load_default()
     monkeypatch.setattr(ImageFont, "load_default", lambda: made)
-    assert grid({"a row": torch.zeros(2, 3, 8, 8)}).size[1] > 16
+    assert sheet([Row("a row", torch.zeros(2, 3, 8, 8))]).size[1] > 16
 
 
-def test_the_double_is_right():
-    """The reference with guidance is what the doubles' parts give at whole times."""
+def test_the_double_matches_the_reference():
+    """The guided reference equals what the doubles compute at whole times."""
     x = torch.randn(2, *SHAPE, generator=torch.Generator().manual_seed(1))
     sigma = TIMES.sigma(torch.tensor([500.0, 500.0], dtype=torch.float64))
     plain, prompted = (mixture(conditional=flag).denoise(x.double(), sigma) for flag in (0, 1))

@@ -1,4 +1,4 @@
-// The sidebar's cards: one for a solver file, one for a training.
+// The sidebar's cards for solver files and trainings.
 
 import { thumbnailPath } from "./client.mjs";
 import { button, element } from "./dom.mjs";
@@ -16,7 +16,7 @@ function thumbnail(solver, { url }) {
     : element("div", { class: "s4s-thumbnail" }, element("i", { class: "pi pi-chart-line" }));
 }
 
-/** Two bars: the solver's error and the best classical one's, at the same number of calls. */
+/** Two bars: the errors of the solver and the best classical solver at the same number of calls. */
 function scoreBars(result, { t }) {
   if (!result) return element("div", { class: "s4s-faint" }, t("unscored"));
   const longest = Math.max(result.error, result.classical);
@@ -99,8 +99,8 @@ function progress(job, { t }) {
   ];
 }
 
-/** A training: running with progress and a cancel button, otherwise how it ended. `use` has t,
- * cancel, dismiss and cancelling (the ids whose end was asked for). */
+/** A training: its progress and a cancel button while it runs, then how it ended. `use` has t, cancel,
+ * dismiss and cancelling (the ids of jobs that are being cancelled). */
 export function jobCard(job, use) {
   const { t } = use;
   const asked = use.cancelling.has(job.id);

@@ -1,4 +1,4 @@
-// The routes of the nodes (nodes/routes.py), as functions. `fetchApi` is ComfyUI's own.
+// The server's routes (nodes/routes.py) as functions. `fetchApi` is ComfyUI's.
 
 const PROTECTED = { "X-S4S": "1", "Content-Type": "application/json" };
 
@@ -7,7 +7,7 @@ async function answer(response) {
   try {
     body = await response.json();
   } catch {
-    // A proxy's page, or nothing: what remains is the status.
+    // A proxy's page, or nothing: only the status is left to report.
   }
   if (response.ok && body !== null) return body;
   throw new Error(typeof body?.error === "string" ? body.error : `HTTP ${response.status}`);
@@ -27,8 +27,8 @@ export function client(fetchApi) {
   };
 }
 
-/** The route of a file's thumbnail, under ComfyUI's prefix: never an address from the file. The
- * hash makes browsers ask again once the file is another. */
+/** Return the route of a file's thumbnail, never an address from the file. The hash makes browsers
+ * load it again when the file changes. */
 export function thumbnailPath(solver) {
   const version = encodeURIComponent(String(solver.sha256).slice(0, 8));
   return solver.thumbnail ? `/s4s/thumbnail?file=${encodeURIComponent(solver.file)}&v=${version}` : null;

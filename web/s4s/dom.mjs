@@ -1,10 +1,10 @@
-// Elements without HTML: text goes in as text nodes only, so that a stranger's text stays text.
+// Elements without HTML: text becomes text nodes only, so untrusted text stays text.
 
 const SVG = "http://www.w3.org/2000/svg";
 const SHAPES = new Set(["svg", "g", "path", "circle", "rect", "line", "polyline", "text", "title"]);
 
-/** An element. `attributes` whose name starts with "on" are listeners; null, undefined and false
- * are left out, true is an empty attribute. Children that are no elements become text. */
+/** Create an element. Attributes starting with "on" are listeners; null, undefined and false are left
+ * out, true is an empty attribute. Children that are not elements become text. */
 export function element(tag, attributes = {}, ...children) {
   const node = SHAPES.has(tag) ? document.createElementNS(SVG, tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -18,7 +18,7 @@ export function element(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** A button with one of ComfyUI's icons ("pi-refresh") before its text. */
+/** Create a button with one of ComfyUI's icons ("pi-refresh") before its text. */
 export function button(icon, text, attributes = {}) {
   const content = [icon && element("i", { class: `pi ${icon}`, "aria-hidden": "true" }), text];
   return element("button", { type: "button", ...attributes }, content);

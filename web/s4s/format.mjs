@@ -1,15 +1,15 @@
-// Numbers and strangers' text, made fit to show.
+// Formats numbers and untrusted text.
 
-// Controls, and the marks that turn the direction of text or hide it.
+// Control characters, and marks that change the direction of text or hide it.
 const UNSHOWABLE = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
-/** Text from a file or a server: one line, no invisible tricks, at most `most` characters. */
+/** Clean text from a file or a server: one line, nothing invisible, at most `most` characters. */
 export function clean(text, most = 200) {
   const characters = [...String(text ?? "").replace(UNSHOWABLE, "\ufffd")];
   return characters.length > most ? characters.slice(0, most - 1).join("") + "…" : characters.join("");
 }
 
-/** "3–10" for an unbroken range of three or more, otherwise "4, 5, 8". */
+/** "3–10" for a range of three or more without gaps, otherwise "4, 5, 8". */
 export function steps(nfes) {
   const sorted = [...nfes].sort((a, b) => a - b);
   const [first, last] = [sorted[0], sorted.at(-1)];
@@ -17,7 +17,7 @@ export function steps(nfes) {
   return unbroken ? `${first}–${last}` : sorted.join(", ");
 }
 
-/** Three significant digits, without an exponent where the number is readable without. */
+/** Three significant digits, with an exponent only if needed to be readable. */
 export function number(value) {
   if (!Number.isFinite(value)) return "–";
   if (value === 0) return "0";
@@ -34,13 +34,13 @@ export function duration(seconds) {
   return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** A fraction as whole per cent between 0 and 100. */
+/** A fraction as whole percent between 0 and 100. */
 export function percent(fraction) {
   return Number.isFinite(fraction) ? Math.round(100 * Math.min(1, Math.max(0, fraction))) : 0;
 }
 
-/** How a solver does at one NFE against the best classical solver, or null if the file is silent:
- * {error, classical, name, ratio, gain}, gain being the whole per cent by which it errs less. */
+/** Compare a solver at one NFE with the best classical solver; null if the file does not say.
+ * {error, classical, name, ratio, gain}; gain is the reduction of the error in whole percent. */
 export function score(solver, nfe) {
   const entry = solver?.scores?.[String(nfe)];
   const [error, classical] = [entry?.rmse, entry?.classical];
@@ -50,26 +50,26 @@ export function score(solver, nfe) {
   return { error, classical, name, ratio, gain: Math.round(100 * (1 - ratio)) };
 }
 
-/** The NFE to show first: the smallest one with at least 5 steps, or the largest there is. */
+/** The NFE to show first: the smallest with at least 5 steps, otherwise the largest. */
 export function firstNfe(nfes) {
   const sorted = [...nfes].sort((a, b) => a - b);
   return sorted.find((nfe) => nfe >= 5) ?? sorted.at(-1) ?? null;
 }
 
-/** Whether a solver matches what was typed: each word in its name, file or model. */
+/** Does a solver match the search: is each word in its name, file or model? */
 export function matches(solver, typed) {
   const text = [solver.file, solver.name, modelName(solver)].join(" ").toLowerCase();
   return typed.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
 
-/** The model that a solver was trained for, as text; files may hold anything there. */
+/** The model that a solver was trained for, as text; a file may contain anything there. */
 export function modelName(solver) {
   const model = solver?.model;
   const name = typeof model === "object" && model !== null ? model.name : model;
   return typeof name === "string" ? clean(name, 80) : "";
 }
 
-/** A picture that came as text: only a data URI of a bitmap, else null. */
+/** Return a picture if it is a data URI of a bitmap, otherwise null. */
 export function picture(uri) {
   const bitmap = /^data:image\/(png|jpeg|webp);base64,[A-Za-z0-9+/]+={0,2}$/;
   return typeof uri === "string" && bitmap.test(uri) ? uri : null;

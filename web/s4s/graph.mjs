@@ -1,16 +1,16 @@
-// What a click on a solver does to the graph: a plan first (pure), then the plan carried out.
+// What adding a solver does to the graph: first a plan (pure), then its execution.
 //
 // A plan: {add: {key: {type, at: [columns, rows]}}, links: [[from, output type, to, input name]],
-//          set: [[key, widget, value]]}. The key "selected" is the node that is selected; positions
-// count from it in node sizes. `through` [input name, key]: what fed that input of the selected node
-// now feeds the input "model" of the node of that key.
+//          set: [[key, widget, value]]}. The key "selected" is the selected node; positions are
+// relative to it, in node sizes. `through` [input name, key]: what was connected to that input of the
+// selected node is now connected to the input "model" of the node with that key.
 
 const LOAD = "S4SLoadSolver";
 const APPLY = "S4SApplySolver";
 const SAMPLER = "S4SSampler";
 const SOLVER = "S4S_SOLVER";
 
-/** What a plan needs to know of a LiteGraph node; null if there is none. */
+/** Return what a plan needs to know about a LiteGraph node; null without a node. */
 export function describe(node) {
   return node && {
     type: node.type,
@@ -22,12 +22,12 @@ export function describe(node) {
 
 const input = (node, type) => node?.inputs.find((slot) => slot.type === type)?.name;
 
-/** The plan for a solver file and the selected node (described) or null.
+/** Return the plan for a solver file and the selected node (described) or null.
  *  - a Load Solver node takes the file;
  *  - a node that takes a solver gets a Load Solver;
  *  - a sampler node with SAMPLER and SIGMAS gets Load Solver and Sampler (S4S);
- *  - a KSampler gets Load Solver and Apply Solver into its model, and `s4s` as its settings;
- *  - a node that gives a MODEL feeds a new Apply Solver; otherwise both stand free. */
+ *  - a KSampler gets Load Solver and Apply Solver before its model input, and `s4s` as settings;
+ *  - a node with a MODEL output is connected to a new Apply Solver; otherwise nothing is connected. */
 export function plan(selected, file, nfe) {
   const load = { add: { load: { type: LOAD, at: [-1, 0] } }, links: [], set: [["load", "solver", file]] };
   if (selected?.type === LOAD) return { add: {}, links: [], set: [["selected", "solver", file]] };
@@ -74,7 +74,7 @@ function setWidget(node, name, value) {
   const widget = node.widgets?.find((one) => one.name === name);
   if (!widget) return;
   const values = widget.options?.values;
-  if (Array.isArray(values) && !values.includes(value)) values.push(value); // a file newer than the page
+  if (Array.isArray(values) && !values.includes(value)) values.push(value); // the file is newer than the page
   widget.value = value;
   widget.callback?.(value);
 }
@@ -91,7 +91,7 @@ function passThrough(graph, selected, name, node) {
   if (source) source.connect(link.origin_slot, node, node.inputs.findIndex((slot) => slot.name === "model"));
 }
 
-/** Carry out a plan; `host` is {graph, canvas, createNode, centre}. Returns the nodes added. */
+/** Execute a plan; `host` is {graph, canvas, createNode, centre}. Return the added nodes. */
 export function carryOut({ add, links, set, through }, selected, host) {
   const { graph, canvas } = host;
   const origin = selected ? selected.pos : host.centre;

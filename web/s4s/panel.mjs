@@ -1,8 +1,8 @@
-// Opening the trainer panel, a page of its own on the machine that runs ComfyUI.
+// Opens the trainer panel, a separate page on the machine that runs ComfyUI.
 
 const LOOPBACK = new Set(["127.0.0.1", "localhost", "[::1]"]);
 
-/** The panel's address if it is one that a panel can have, else null. */
+/** Return an address if it can be the panel's, otherwise null. */
 export function panelAddress(text) {
   try {
     const url = new URL(text);
@@ -14,10 +14,10 @@ export function panelAddress(text) {
 
 export const isLocal = (hostname) => LOOPBACK.has(hostname);
 
-/** Start the panel if need be and show it in a tab of its own; where gradio is missing, `agree` asks
- * before it is downloaded. The tab is opened right after a click, because browsers open none for a
- * page that waited first. {url, shown}, or null where nobody agreed: shown is false where the
- * browser opened none, or where ComfyUI runs on another machine than the browser. */
+/** Start the panel if needed and show it in a new tab; if gradio is missing, `agree` asks before the
+ * download. The tab is opened right after the click, because browsers block tabs that open later.
+ * Return {url, shown}, or null if the user declined. shown is false if the browser blocked the tab or
+ * ComfyUI runs on another machine. */
 export async function openPanel(server, { hostname, open, t, agree }) {
   const { url: running, ready } = await server.panel();
   const install = !running && !ready;

@@ -1,4 +1,4 @@
-// A solver's table as a small picture: its noise levels on the left, its weights on the right.
+// Plots a solver's table: its noise levels on the left, its weights on the right.
 
 import { element } from "./dom.mjs";
 import { number } from "./format.mjs";
@@ -6,8 +6,8 @@ import { number } from "./format.mjs";
 const PAD = 6;
 const GAP = 12;
 
-/** Heights in 0..1 (1 is the most noise) of noise levels: logarithmic where they span decades, as
- * those of a "ve" model do, linear for flow. A level of 0 has no logarithm: it stands at 0. */
+/** Heights in 0..1 (1 is the most noise) of noise levels: linear for flow, otherwise logarithmic, with
+ * a level of 0 at height 0. */
 export function heights(levels, space) {
   if (space === "flow") return levels.map((level) => Math.min(1, Math.max(0, level)));
   const positive = levels.filter((level) => level > 0);
@@ -17,7 +17,7 @@ export function heights(levels, space) {
 }
 
 /** Points of the curve: {nodes: [[x, y, sigma]], calls: [...]} inside a box of width and height.
- * Call times stand at the node that they belong to; an empty list where they are the nodes. */
+ * Calls are placed at their node; the list is empty if call times equal the nodes. */
 export function curve(table, width, height) {
   const { sigmas, call_sigmas: calls } = table;
   const up = heights([...sigmas, ...calls], table.space);
@@ -31,7 +31,7 @@ export function curve(table, width, height) {
   };
 }
 
-/** Cells of the weights b: [x, y, width, height, weight, strength in -1..1], one row a step. */
+/** Cells of the weights b: [x, y, width, height, weight, strength in -1..1], one row per step. */
 export function cells(table, left, width, height) {
   const rows = table.coefficients?.b ?? [];
   const [wide, tall] = [width / (rows[0]?.length || 1), (height - 2 * PAD) / (rows.length || 1)];
@@ -40,7 +40,7 @@ export function cells(table, left, width, height) {
     row.map((w, j) => [left + j * wide, PAD + i * tall, wide, tall, w, w / largest]));
 }
 
-/** The picture as SVG; colours come from the style sheet. */
+/** Draw the plot as SVG; colours come from the style sheet. */
 export function tablePlot(table, width = 260, height = 96) {
   const right = Math.min(110, 26 * table.order);
   const { nodes, calls } = curve(table, width - right - GAP, height);

@@ -1,37 +1,37 @@
-// The sidebar tab: what it knows, when it asks the server, and how it is drawn.
+// The sidebar tab: its state, when it asks the server, and how it is drawn.
 
 import { isRunning, jobCard, solverCard } from "./cards.mjs";
 import { button, element } from "./dom.mjs";
 import { clean, firstNfe, matches } from "./format.mjs";
 
-const SEARCH_FROM = 5; // files, before a search field is worth its place
+const SEARCH_FROM = 5; // fewer files need no search field
 const ENDED_SHOWN = 3;
-const FILES_SHOWN = 100; // the rest by search
-const WHILE_RUNNING = 2_000; // milliseconds between questions about jobs
+const FILES_SHOWN = 100; // the others are found by search
+const WHILE_RUNNING = 2_000; // milliseconds between requests for the jobs
 const OTHERWISE = 15_000;
 const ENDS = ["pointerup", "pointercancel"];
 
-/** Jobs as shown: the running ones, then the latest few that ended and were not dismissed. */
+/** The jobs to show: the running ones, then the latest few that ended and were not dismissed. */
 export function shownJobs(jobs, dismissed) {
   const ended = jobs.filter((job) => !isRunning(job) && !dismissed.has(job.id) && job.status !== "cancelled");
   return [...jobs.filter(isRunning), ...ended.slice(0, ENDED_SHOWN)];
 }
 
-/** What the server lists, with what only events told: previews, and how a training in the graph,
- * which the server forgets, has ended. */
+/** Merge the listed jobs with what is only known from events: previews, and how a training in the
+ * graph ended, which the server does not list. */
 export function mergedJobs(known, listed) {
   const forgotten = known.filter((job) => !isRunning(job) && !listed.some(({ id }) => id === job.id) && job.node);
   return [...forgotten, ...listed.map((job) => ({ ...known.find(({ id }) => id === job.id), ...job }))];
 }
 
-/** The list with `view` in place of the job of its id, or before all others. */
+/** Return the list with `view` replacing the job with its id, or in front. */
 export function withJob(jobs, view) {
   return jobs.some((job) => job.id === view.id)
     ? jobs.map((job) => (job.id === view.id ? { ...job, ...view } : job))
     : [view, ...jobs];
 }
 
-/** Redraw, and give the focus, the place of the cursor and the scroll back to what had them. */
+/** Redraw, and restore the focus, the cursor and the scroll position. */
 function keepFocus(container, redraw) {
   const before = container.contains(document.activeElement) ? document.activeElement : null;
   const [key, cursor, scrolled] = [before?.dataset.key, before?.selectionStart, container.scrollTop];
@@ -94,13 +94,13 @@ export function sidebar(server, use) {
       if (before.some((job) => isRunning(job) && !running.has(job.id))) loadSolvers();
       if (JSON.stringify(before) !== JSON.stringify(state.jobs)) draw();
     } catch {
-      // The server restarts or is away: what is shown stays, and the next question comes.
+      // The server is restarting or unreachable: keep what is shown and ask again later.
     }
   }
 
   async function watch() {
     await loadJobs();
-    clearTimeout(timer); // there may be another one under way
+    clearTimeout(timer); // another one may be pending
     if (container) timer = setTimeout(watch, state.jobs.some(isRunning) ? WHILE_RUNNING : OTHERWISE);
   }
 
@@ -197,12 +197,12 @@ export function sidebar(server, use) {
     });
   }
 
-  // While a button is held nothing is redrawn: a click needs the same button at both its ends.
+  // Do not redraw while a button is pressed: a click must start and end on the same element.
   const press = () => { held = true; };
   const release = () => setTimeout(() => { if (held) { held = false; draw(); } });
 
   return {
-    // ComfyUI may call this several times for one opening of the tab.
+    // ComfyUI may call this several times while the tab opens.
     render(place) {
       if (container === place) return draw();
       container = place;

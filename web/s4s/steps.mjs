@@ -1,14 +1,14 @@
-// The list of steps on a node follows the solver that is wired to it.
+// Keeps the step counts on a node in line with the solver connected to it.
 
 const [LOAD, TRAIN, SAVE] = ["S4SLoadSolver", "S4STrainSolver", "S4SSaveSolver"];
 
-/** {node type: the widget that its solver's steps follow}. */
+/** {node type: the widget that determines the solver's step counts}. */
 export const deciding = { [LOAD]: "solver", [TRAIN]: "nfes" };
 
-/** Node types whose `steps` is a list of what the solver holds. */
+/** Node types whose `steps` lists the solver's step counts. */
 export const withSteps = new Set(["S4SSampler", "S4SKSampler"]);
 
-/** The number of steps in `nfes` that is nearest to `steps`; the smaller of two. */
+/** The step count in `nfes` nearest to `steps`; of two, the smaller. */
 export function nearest(nfes, steps) {
   const distance = (nfe) => Math.abs(nfe - steps);
   return [...nfes].sort((a, b) => distance(a) - distance(b) || a - b)[0];
@@ -16,21 +16,21 @@ export function nearest(nfes, steps) {
 
 const value = (node, name) => node.widgets?.find((widget) => widget.name === name)?.value;
 
-/** What a node's solver comes from, Save Solver passed through; null if nothing is wired. */
+/** The node that a node's solver comes from, skipping Save Solver; null if none is connected. */
 function sourceOf(node, passed = new Set()) {
   const slot = (node.inputs ?? []).findIndex((input) => input.name === "solver");
   const source = slot < 0 ? null : node.getInputNode(slot);
-  if (source?.type !== SAVE || passed.has(source)) return source; // a graph may be a ring
+  if (source?.type !== SAVE || passed.has(source)) return source; // a graph may contain a cycle
   return sourceOf(source, passed.add(source));
 }
 
-/** The numbers in a text of Train Solver, such as 4,5,6, ascending. */
+/** The numbers in a text such as 4,5,6, ascending. */
 function numbers(text) {
   return [...new Set(String(text ?? "").match(/\d+/g)?.map(Number))].sort((a, b) => a - b);
 }
 
-/** The steps of the solver that is wired to a node: those of its file, by `known`, or those that it
- * is trained for; undefined if it is not known. */
+/** The step counts of the solver connected to a node: its file's (from `known`), or those it is being
+ * trained for; undefined if unknown. */
 export function stepsOf(node, known) {
   const source = sourceOf(node);
   if (source?.type === LOAD) return known.get(value(source, "solver"));
@@ -38,9 +38,9 @@ export function stepsOf(node, known) {
   return trained.length ? trained : undefined;
 }
 
-/** Offer on each such node the steps of its solver only; a node whose solver is not known offers
- * what all files hold. With `move`, a choice that is not among them goes to the nearest: when
- * somebody wires or chooses, but not when a workflow is opened. */
+/** Make each node offer only its solver's step counts, or those of all files if its solver is unknown.
+ * With `move`, a choice that is not offered changes to the nearest: used when the user connects or
+ * chooses something, but not when a workflow is opened. */
 export function narrow(nodes, solvers, move) {
   const known = new Map(solvers.filter((solver) => !solver.error).map((solver) => [solver.file, solver.nfes]));
   const all = [...new Set([...known.values()].flat())].sort((a, b) => a - b);

@@ -1,7 +1,7 @@
-// The sidebar's words: locales/*/main.json, which ComfyUI offers at /i18n.
+// The sidebar's texts: locales/*/main.json, which ComfyUI serves at /i18n.
 
-/** A function (key, values) -> text in the language `locale`, else English, else the key itself.
- * `bundles` is what /i18n answers; {name} in a text stands for values.name. */
+/** Return a function (key, values) -> text in the language `locale`, else in English, else the key.
+ * `bundles` is the response of /i18n; {name} in a text is replaced by values.name. */
 export function translator(bundles, locale) {
   const words = { ...bundles?.en?.s4s, ...bundles?.[locale]?.s4s };
   return (key, values = {}) =>

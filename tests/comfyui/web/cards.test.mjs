@@ -42,7 +42,7 @@ test("clicks reach their actions", () => {
   assert.deepEqual(calls, [["add", "demo.safetensors", 5], ["choose", "demo.safetensors", 6], ["toggle", "demo.safetensors"]]);
 });
 
-test("a hostile file is text, and its thumbnail only an address of the route", () => {
+test("a hostile file is shown as text, and its thumbnail comes from the route", () => {
   const evil = '"><img src=x onerror=alert(1)>';
   const card = solverCard(solver({
     file: `${evil}.safetensors`, name: evil, model: { name: evil }, thumbnail: "javascript:alert(1)",
@@ -55,14 +55,14 @@ test("a hostile file is text, and its thumbnail only an address of the route", (
   assert.ok(card.textContent.includes(evil));
 });
 
-test("sparse metadata makes a card too", () => {
+test("sparse metadata is enough for a card", () => {
   const bare = { file: "x.safetensors", error: null, thumbnail: null, name: null, model: {}, space: "flow", nfes: [5],
     cfg: null, resolution: null, scores: {} };
   const text = solverCard(bare, shown(), use()).textContent;
-  assert.ok(text.includes("x.safetensors") && text.includes("flow") && text.includes("names no score"));
+  assert.ok(text.includes("x.safetensors") && text.includes("flow") && text.includes("no score"));
 });
 
-test("a broken file shows its fault and nothing to click", () => {
+test("a broken file shows its error and no buttons", () => {
   const card = solverCard({ file: "bad.safetensors", error: "it is too short" }, shown(), use());
   assert.ok(card.textContent.includes("bad.safetensors") && card.textContent.includes("it is too short"));
   assert.ok(card.all().every((node) => node.tag !== "button"));

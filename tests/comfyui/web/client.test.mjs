@@ -19,7 +19,7 @@ test("names of files are escaped in addresses", async () => {
   assert.equal(thumbnailPath({ file: "a b", thumbnail: null }), null);
 });
 
-test("what changes something is a POST with the header that the routes ask for", async () => {
+test("changes are POST requests with the header that the routes require", async () => {
   const seen = [];
   const server = client(answering(200, { url: "http://127.0.0.1:1/" }, seen));
   await server.cancel("a1");
@@ -32,13 +32,13 @@ test("what changes something is a POST with the header that the routes ask for",
   assert.deepEqual(seen.map(([, { body }]) => body), ['{"id":"a1"}', '{"install":true}']);
 });
 
-test("a refusal is the server's own sentence, or the status", async () => {
+test("an error is the server's message, or the status", async () => {
   await assert.rejects(client(answering(404, { error: "There is no job a1." })).cancel("a1"), /There is no job a1\./);
   await assert.rejects(client(answering(502, "<html>")).solvers(), /HTTP 502/);
   await assert.rejects(client(answering(200, "not json")).solvers(), /HTTP 200/);
 });
 
-test("only loopback pages are a panel", () => {
+test("only loopback addresses are accepted as a panel", () => {
   assert.equal(panelAddress("http://127.0.0.1:7000/"), "http://127.0.0.1:7000/");
   assert.equal(panelAddress("http://localhost:7000"), "http://localhost:7000/");
   for (const bad of ["javascript:alert(1)", "http://127.0.0.1.example.org/", "https://example.org", "", null, undefined])
@@ -56,7 +56,7 @@ const panel = (running, started, ready = true) =>
 const somewhere = (given) =>
   ({ hostname: "localhost", open: fakeTab, t: (key) => key, agree: () => assert.fail("asked"), ...given });
 
-test("the panel opens in a tab that cannot reach back", async () => {
+test("the panel opens in a tab without access to its opener", async () => {
   const tab = fakeTab();
   const where = somewhere({ hostname: "127.0.0.1", open: () => tab });
   const shown = await openPanel(panel(null, () => "http://127.0.0.1:9/"), where);
@@ -82,7 +82,7 @@ test("from another machine no tab is opened", async () => {
   assert.equal((await openPanel(panel("http://127.0.0.1:9/", null), where)).shown, false);
 });
 
-test("gradio is downloaded only for those who agree", async () => {
+test("gradio is downloaded only if the user agrees", async () => {
   const asked = [];
   const server = panel(null, (install) => { asked.push(install); return "http://127.0.0.1:9/"; }, false);
   const refused = somewhere({ open: () => assert.fail("opened"), agree: async () => null });

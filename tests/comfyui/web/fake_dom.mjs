@@ -1,4 +1,4 @@
-// As much of a browser's document as the sidebar's modules use, for node's test runner.
+// The parts of a browser's document that the sidebar uses, for node's test runner.
 
 class FakeNode {
   constructor(tag) {

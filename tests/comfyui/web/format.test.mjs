@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { clean, duration, firstNfe, matches, modelName, number, percent, picture, score, steps } from "../../../web/s4s/format.mjs";
 import { solver } from "./samples.mjs";
 
-test("clean keeps letters of every script and shows what would hide", () => {
+test("clean keeps letters of every script and reveals hidden characters", () => {
   assert.equal(clean("Żółw 求解器 🦊"), "Żółw 求解器 🦊");
   assert.equal(clean("a\u202egpj.exe\nb\u0000c\u200bd"), "a\ufffdgpj.exe\ufffdb\ufffdc\ufffdd");
   assert.equal(clean(null), "");
@@ -15,7 +15,7 @@ test("clean cuts by characters, never inside one", () => {
   assert.equal(clean("x".repeat(100_000), 80).length, 80);
 });
 
-test("steps are a range only where it is unbroken", () => {
+test("steps are a range only without gaps", () => {
   assert.equal(steps([3, 4, 5, 6]), "3–6");
   assert.equal(steps([10, 9, 8]), "8–10");
   assert.equal(steps([4, 5]), "4, 5");
@@ -39,7 +39,7 @@ test("percent stays between 0 and 100", () => {
   assert.deepEqual([0.424, -1, 7, NaN, undefined].map(percent), [42, 0, 100, 0, 0]);
 });
 
-test("score tells the gain, and nothing where the file does not", () => {
+test("score returns the gain, or null without scores", () => {
   const { ratio, gain, name } = score(solver(), 5);
   assert.ok(Math.abs(ratio - 0.748) < 1e-3);
   assert.equal(gain, 25);
@@ -57,7 +57,7 @@ test("the first NFE shown is 5 or the next above", () => {
   assert.equal(firstNfe([]), null);
 });
 
-test("search needs every word, in name, file or model", () => {
+test("a search must match every word in name, file or model", () => {
   const one = solver({ name: "Juggernaut fast", file: "sdxl/jug.safetensors", model: { name: "juggernautXL" } });
   for (const typed of ["", "fast", "SDXL jug", "juggernautxl fast"]) assert.ok(matches(one, typed), typed);
   assert.ok(!matches(one, "fast flux"));

@@ -54,7 +54,7 @@ const source = (world, node, name) => {
   return link && world.graph.getNodeById(link.origin_id);
 };
 
-test("with nothing selected, both nodes stand wired to each other in view", () => {
+test("with nothing selected, both nodes are added in view and connected", () => {
   const world = fakeGraph();
   const [load, apply] = run(world, null);
   assert.deepEqual([load.type, apply.type], ["S4SLoadSolver", "S4SApplySolver"]);
@@ -64,7 +64,7 @@ test("with nothing selected, both nodes stand wired to each other in view", () =
   assert.deepEqual(world.events, ["before", "after"]);
 });
 
-test("a KSampler gets the solver into its model, and the right settings", () => {
+test("a KSampler gets the solver on its model, and the right settings", () => {
   const world = fakeGraph();
   const [checkpoint, sampler] = [world.put("CheckpointLoaderSimple"), world.put("KSampler")];
   checkpoint.connect(0, sampler, 0);
@@ -76,7 +76,7 @@ test("a KSampler gets the solver into its model, and the right settings", () => 
   assert.equal(widget(sampler, "cfg"), null);
 });
 
-test("a KSampler without a model is wired all the same", () => {
+test("a KSampler without a model is connected too", () => {
   const world = fakeGraph();
   const sampler = world.put("KSampler");
   const [, apply] = run(world, sampler);
@@ -111,21 +111,21 @@ test("a selected loader takes the file, and nothing is added", () => {
   assert.deepEqual(load.widgets[0].options.values, ["old", "my.safetensors"]);
 });
 
-test("a model loader feeds Apply Solver", () => {
+test("a model loader is connected to Apply Solver", () => {
   const world = fakeGraph();
   const checkpoint = world.put("CheckpointLoaderSimple");
   const [, apply] = run(world, checkpoint);
   assert.equal(source(world, apply, "model"), checkpoint);
 });
 
-test("any other node stays as it is", () => {
+test("any other node is unchanged", () => {
   const world = fakeGraph();
   const decode = world.put("VAEDecode");
   assert.equal(run(world, decode).length, 2);
   assert.equal(source(world, decode, "samples"), null);
 });
 
-test("a host without our nodes is told so", () => {
+test("a host without our nodes gets an error", () => {
   const world = fakeGraph();
   assert.throws(() => carryOut(plan(null, "x", 5), null, { ...world.host, createNode: () => null }), /S4SLoadSolver/);
 });
@@ -135,7 +135,7 @@ test("nearest prefers the smaller of two", () => {
   assert.equal(nearest([3, 9], 20), 9);
 });
 
-test("the list of steps follows the wired solver", () => {
+test("the list of steps follows the connected solver", () => {
   const world = fakeGraph();
   const [load, sampler, free] = ["S4SLoadSolver", "S4SKSampler", "S4SSampler"].map(world.put);
   load.widgets[0].value = "my.safetensors";

@@ -1,5 +1,5 @@
-// The sidebar over the solvers of a JSON file: node hostile.mjs FILE. Run by test_web.py with what
-// the routes answer about hostile and malformed files.
+// Draws the sidebar for the solvers in a JSON file: node hostile.mjs FILE. Run by test_web.py with
+// what the routes return for hostile and malformed files.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";

@@ -27,7 +27,7 @@ test("the curve runs from the top left to the bottom right inside its box", () =
   assert.ok(xs[0] >= 0 && xs.at(-1) <= 200 && ys[0] >= 0 && ys.at(-1) <= 100);
 });
 
-test("call times are drawn only where they were moved", () => {
+test("call times are drawn only if they differ from the nodes", () => {
   assert.equal(curve(table({ call_sigmas: [80, 7, 1] }), 200, 100).calls.length, 3);
 });
 
@@ -39,7 +39,7 @@ test("each weight is a cell, the largest the strongest", () => {
   assert.ok(strengths.some((strength) => strength < 0));
 });
 
-test("a table becomes a picture without a number that is none", () => {
+test("a plot contains only finite numbers", () => {
   installDom();
   const single = table({ nfe: 1, order: 1, sigmas: [80, 0], call_sigmas: [80], coefficients: { b: [[1]] } });
   const staged = table({ family: "ss", nfe: 4, sigmas: [1, 0.5, 0], call_sigmas: [1, 0.7, 0.5, 0.2], space: "flow",

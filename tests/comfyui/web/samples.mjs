@@ -1,4 +1,4 @@
-// A solver, a table and a job as the routes answer them.
+// A solver, a table and a job as the routes return them.
 
 export const solver = (more = {}) => ({
   file: "demo.safetensors", error: null, thumbnail: null, name: "demo solver", notes: null,

@@ -72,7 +72,7 @@ test("an empty folder is named", async () => {
   tab.destroy();
 });
 
-test("a server that fails is quoted, and reading again recovers", async () => {
+test("a failing server's message is shown, and a refresh recovers", async () => {
   let broken = true;
   const solvers = async () => {
     if (broken) throw new Error("the folder cannot be read");
@@ -102,7 +102,7 @@ test("jobs are asked for again while the tab is open, and not after", async () =
   assert.equal(times(), 2);
 });
 
-test("cancel asks the server and the card goes", async () => {
+test("cancel asks the server and removes the card", async () => {
   const { place, asked, tab } = open({ jobs: [job()] });
   await settled();
   byKey(place, "cancel/a1").click();
@@ -112,7 +112,7 @@ test("cancel asks the server and the card goes", async () => {
   tab.destroy();
 });
 
-test("a refused cancel is told, and can be tried again", async () => {
+test("a refused cancel shows the error and can be tried again", async () => {
   const cancel = async () => { throw new Error("no such job"); };
   const { place, complaints, tab } = open({ jobs: [job()], server: { cancel } });
   await settled();
@@ -123,7 +123,7 @@ test("a refused cancel is told, and can be tried again", async () => {
   tab.destroy();
 });
 
-test("training in the graph shows as it is told, and its end reads the files again", async () => {
+test("training in the graph is shown from events, and its end reloads the files", async () => {
   const { tab, place, asked } = open();
   await settled();
   tab.training(job({ id: "graph", progress: 0.5, preview: "data:image/png;base64,AAAA" }));
@@ -136,7 +136,7 @@ test("training in the graph shows as it is told, and its end reads the files aga
   tab.destroy();
 });
 
-test("what is told while the tab is closed is shown when it opens", async () => {
+test("events received while the tab is closed are shown when it opens", async () => {
   const { tab, place } = open();
   tab.destroy();
   tab.training(job({ id: "graph" }));
@@ -155,7 +155,7 @@ test("a redraw keeps the focus", async () => {
   tab.destroy();
 });
 
-test("nothing is redrawn while a button is held", async () => {
+test("nothing is redrawn while a button is pressed", async () => {
   const { tab, place, clock } = open({ jobs: [job()] });
   await settled();
   const pressed = byKey(place, "cancel/a1");
@@ -163,7 +163,7 @@ test("nothing is redrawn while a button is held", async () => {
   tab.training(job({ progress: 0.9 }));
   assert.equal(byKey(place, "cancel/a1"), pressed);
   for (const release of window.listeners.pointerup) release();
-  assert.equal(byKey(place, "cancel/a1"), pressed); // until the click was heard
+  assert.equal(byKey(place, "cancel/a1"), pressed); // until the click has been handled
   clock.pass(0);
   assert.notEqual(byKey(place, "cancel/a1"), pressed);
   assert.match(place.textContent, /90 %/);
@@ -203,14 +203,14 @@ test("a view replaces the job of its id", () => {
   assert.equal(withJob([], job()).length, 1);
 });
 
-test("a listing keeps previews, and the end of what ran in the graph", () => {
+test("a listing keeps previews and how a training in the graph ended", () => {
   const known = [job({ preview: "p" }), job({ id: "graph", node: "7", status: "done" }), job({ id: "gone", status: "done" })];
   const merged = mergedJobs(known, [job({ progress: 0.9 })]);
   assert.deepEqual(merged.map(({ id, progress, preview }) => [id, progress, preview]), [["graph", 0.42, undefined], ["a1", 0.9, "p"]]);
   assert.equal(mergedJobs([job({ id: "graph", node: "7" })], []).length, 0);
 });
 
-test("of a thousand files a hundred are drawn, and the rest counted", async () => {
+test("of a thousand files a hundred are drawn and the rest are counted", async () => {
   const many = Array.from({ length: 1000 }, (_, i) => solver({ file: `${i}.safetensors` }));
   const { tab, place } = open({ solvers: many });
   await settled();
@@ -219,7 +219,7 @@ test("of a thousand files a hundred are drawn, and the rest counted", async () =
   tab.destroy();
 });
 
-test("a choice of steps that a file no longer holds is forgotten", async () => {
+test("a chosen step count that a file no longer has is forgotten", async () => {
   const { tab, place, asked, state } = open();
   await settled();
   byKey(place, "6/demo.safetensors").click();
@@ -231,7 +231,7 @@ test("a choice of steps that a file no longer holds is forgotten", async () => {
   tab.destroy();
 });
 
-test("asking twice at once leaves one clock running", async () => {
+test("two requests at once leave one timer running", async () => {
   const { tab, place, asked, clock } = open();
   await settled();
   byKey(place, "refresh").click();

@@ -1,4 +1,4 @@
-"""A small double of ComfyUI: just what the nodes touch, written for the tests.
+"""A small double of ComfyUI for the tests, with just what the nodes use.
 
-The same checks (tests/comfyui_checks.py) run on this and on the real ComfyUI, so it cannot drift.
+The checks of tests/helpers/comfyui_checks.py run on this and on the real ComfyUI alike.
 """

@@ -23,7 +23,7 @@ class ModelPatcher:
 
     @contextmanager
     def loaded(self):
-        """The model with the object patches on it."""
+        """The model with its object patches applied."""
         before = {name: getattr(self.model, name) for name in self.object_patches}
         for name, value in self.object_patches.items():
             setattr(self.model, name, value)

@@ -1,4 +1,4 @@
-"""How models count noise."""
+"""Noise levels, times and prediction types."""
 
 import math
 

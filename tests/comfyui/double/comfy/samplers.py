@@ -82,7 +82,7 @@ class KSAMPLER(Sampler):
         full = math.isclose(largest, float(sigmas[0]), rel_tol=1e-5) or sigmas[0] > largest
         x = sampling.noise_scaling(sigmas[0], noise, latent_image, full)
 
-        def tell(step):
+        def report(step):
             callback(step["i"], step["denoised"], step["x"], steps)
 
         result = self.sampler_function(
@@ -90,7 +90,7 @@ class KSAMPLER(Sampler):
             x,
             sigmas,
             extra_args=extra_args,
-            callback=callback and tell,
+            callback=callback and report,
             disable=disable_pbar,
             **self.extra_options,
         )

@@ -1,7 +1,7 @@
-"""Two stock samplers: one model call a step, and two."""
+"""Two stock samplers, with one and two model calls per step."""
 
 
-def _tell(callback, i, x, sigma, denoised):
+def _report(callback, i, x, sigma, denoised):
     if callback is not None:
         callback({"x": x, "i": i, "sigma": sigma, "sigma_hat": sigma, "denoised": denoised})
 
@@ -9,7 +9,7 @@ def _tell(callback, i, x, sigma, denoised):
 def sample_euler(model, x, sigmas, extra_args=None, callback=None, disable=None):
     for i in range(len(sigmas) - 1):
         denoised = model(x, sigmas[i] * x.new_ones([len(x)]), **extra_args)
-        _tell(callback, i, x, sigmas[i], denoised)
+        _report(callback, i, x, sigmas[i], denoised)
         x = x + (x - denoised) / sigmas[i] * (sigmas[i + 1] - sigmas[i])
     return x
 
@@ -18,7 +18,7 @@ def sample_heun(model, x, sigmas, extra_args=None, callback=None, disable=None):
     ones = x.new_ones([len(x)])
     for i in range(len(sigmas) - 1):
         denoised = model(x, sigmas[i] * ones, **extra_args)
-        _tell(callback, i, x, sigmas[i], denoised)
+        _report(callback, i, x, sigmas[i], denoised)
         slope, step = (x - denoised) / sigmas[i], sigmas[i + 1] - sigmas[i]
         if sigmas[i + 1] > 0:
             ahead = x + slope * step

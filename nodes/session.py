@@ -1,0 +1,227 @@
+"""The core's model contract over a MODEL as it is wired, and ComfyUI's samplers as teachers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import comfy.model_management
+import comfy.samplers
+import torch
+
+from ..s4s_core.app.comfyui import (
+    CONDITIONING,
+    LATENT,
+    MODEL,
+    SAMPLER,
+    Prompts,
+    exact_model,
+    space_of,
+    times_of,
+)
+from ..s4s_core.errors import TrainingError
+from ..s4s_core.table import SolverTable
+from ..s4s_core.teacher import default_teacher
+from .inputs import AUTO
+from .sampler import prepare_latent
+
+_SCHEDULERS = {"ve": "karras", "flow": "simple"}
+_LARGEST_BATCH, _MEMORY_SHARE = 32, 0.3
+
+T = TypeVar("T")
+Rows = torch.Tensor | slice
+
+
+class _Session(comfy.samplers.Sampler):
+    """A sampler that runs `work` on the loaded, patched, conditioned model instead of sampling.
+
+    ComfyUI prepares a model for sampling (weights, LoRAs, ControlNets, hooks, offloading) and
+    undoes that afterwards, so `work` gets the model as any sampler does.
+    """
+
+    def __init__(self, work: Callable[[Any, dict[str, Any]], object]) -> None:
+        self.work = work
+        self.result: Any = None
+
+    def sample(
+        self,
+        model_wrap: Any,
+        sigmas: torch.Tensor,
+        extra_args: dict[str, Any],
+        callback: object,
+        noise: torch.Tensor,
+        latent_image: torch.Tensor | None = None,
+        denoise_mask: torch.Tensor | None = None,
+        disable_pbar: bool = False,
+    ) -> torch.Tensor:
+        self.result = self.work(model_wrap, extra_args)
+        return torch.zeros_like(noise)
+
+
+def run_in_session(
+    model: MODEL,
+    positives: Sequence[CONDITIONING],
+    negative: CONDITIONING,
+    cfg: float,
+    latent: LATENT,
+    seed: int,
+    work: Callable[["SessionModel"], T],
+) -> T:
+    """Return work(model) with the model loaded and its times not rounded."""
+    samples = prepare_latent(model, latent)
+    if samples.is_nested:
+        raise TrainingError("Latents of several kinds (video with sound) are not supported here.")
+    clone = exact_model(model)
+    guider = comfy.samplers.CFGGuider(clone)
+    names = ["positive", *(f"positive {k}" for k in range(1, len(positives)))]
+    guider.inner_set_conds(dict(zip(names, positives, strict=True)) | {"negative": negative})
+    guider.set_cfg(cfg)
+    shape = tuple(samples.shape[1:])
+
+    def run(ready: Any, extra_args: dict[str, Any]) -> T:
+        return work(SessionModel(ready, extra_args, names, shape))
+
+    session, empty = _Session(run), torch.zeros(1, *shape)
+    sigma_max = float(clone.get_model_object("model_sampling").sigma_max)
+    ends = torch.tensor([sigma_max, 0.0])
+    guider.sample(empty.clone(), empty, session, ends, seed=seed)
+    result: T = session.result
+    return result
+
+
+class SessionModel:
+    """A `s4s_core.model.Model` during a session; a condition is the number of a prompt."""
+
+    def __init__(
+        self, guider: Any, extra_args: dict[str, Any], names: list[str], shape: tuple[int, ...]
+    ) -> None:
+        self.guider, self.extra_args, self.shape = guider, extra_args, shape
+        self.prompts = Prompts([guider.conds[name] for name in names])
+        self.base = guider.inner_model
+        sampling = self.base.model_sampling
+        self.space, self.device = space_of(sampling), guider.model_patcher.load_device
+        self.sigma_min, self.sigma_max = float(sampling.sigma_min), float(sampling.sigma_max)
+        self.times = times_of(sampling)
+        self.fingerprint: str | None = None
+
+    def denoise(
+        self, x: torch.Tensor, sigma: torch.Tensor, cond: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return the guided x0 of x [batch, ...] at sigma [batch]; a cancelled run stops here."""
+        options = {key: self.extra_args.get(key) for key in ("model_options", "seed")}
+        out = torch.empty_like(x)
+        for rows in self.calls(cond, x):
+            comfy.model_management.throw_exception_if_processing_interrupted()
+            out[rows] = self.guider(x[rows], sigma[rows].to(x.device), **options).to(x.dtype)
+        return out
+
+    def conditions(self, batch: int, generator: torch.Generator) -> torch.Tensor | None:
+        """Draw prompt numbers evenly, int64 [batch]; None if there is only one prompt."""
+        if len(self.prompts) == 1:
+            return None
+        return torch.randint(len(self.prompts), (batch,), generator=generator)
+
+    def calls(self, cond: torch.Tensor | None, x: torch.Tensor) -> Iterator[Rows]:
+        """Yield the rows of a batch that share a model call, with their prompts in the guider."""
+        if cond is None:
+            self.guider.conds["positive"] = self.prompts.prompts[0]
+            yield slice(None)
+            return
+        for rows, prompt in self.prompts.calls(cond):
+            self.guider.conds["positive"] = prompt
+            yield rows if isinstance(rows, slice) else rows.to(x.device)
+
+    def batch(self) -> int:
+        """Return how many latents to put in one call at most.
+
+        It depends on the device's total memory, not on what is free now, so that a resumed run
+        uses the same batches.
+        """
+        total = comfy.model_management.get_total_memory(self.device)
+        each = self.base.memory_required([2, *self.shape])
+        fits = max(1.0, _MEMORY_SHARE * total / max(each, 1))
+        return min(_LARGEST_BATCH, 1 << (int(fits).bit_length() - 1))
+
+
+class HostTeacher:
+    """A ComfyUI sampler as a teacher: (x, cond) -> result. `nfe` counts the last run's calls."""
+
+    def __init__(
+        self, model: SessionModel, sampler: SAMPLER, sigmas: torch.Tensor, name: str
+    ) -> None:
+        self.model, self.sampler, self.sigmas = model, sampler, sigmas.to(model.device)
+        self.name, self.nfe = name, 0
+        self.key = f"{name} {[round(float(s), 6) for s in sigmas]}"
+
+    def __call__(self, x: torch.Tensor, cond: torch.Tensor | None) -> torch.Tensor:
+        out = torch.empty_like(x)
+        for rows in self.model.calls(cond, x):
+            out[rows] = self._run(x[rows]).to(x.dtype)
+        return out
+
+    def _run(self, x: torch.Tensor) -> torch.Tensor:
+        model, calls = self.model, 0
+
+        class Counting(comfy.samplers.KSamplerX0Inpaint):
+            def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+                nonlocal calls
+                calls += 1
+                comfy.model_management.throw_exception_if_processing_interrupted()
+                result: torch.Tensor = super().__call__(*args, **kwargs)
+                return result
+
+        denoiser = Counting(model.guider, self.sigmas)
+        denoiser.latent_image, denoiser.noise = torch.zeros_like(x), x / model.sigma_max
+        result: torch.Tensor = self.sampler.sampler_function(
+            denoiser,
+            x * (float(self.sigmas[0]) / model.sigma_max),
+            self.sigmas,
+            extra_args=model.extra_args | {"denoise_mask": None},
+            callback=None,
+            disable=True,
+            **self.sampler.extra_options,
+        )
+        self.nfe = calls
+        return result
+
+
+def make_teacher(
+    model: SessionModel, sampler: str | SAMPLER, scheduler: str | torch.Tensor, steps: int
+) -> HostTeacher | SolverTable:
+    """Return the teacher that a node asks for.
+
+    sampler: "auto", a stock name or a SAMPLER; scheduler: "auto", a stock name or SIGMAS. "auto"
+    for both is the core's default teacher.
+    """
+    if isinstance(sampler, str) and isinstance(scheduler, str) and {sampler, scheduler} == {AUTO}:
+        return default_teacher(model, nfe=steps)
+    return host_teacher(model, sampler, scheduler, steps)
+
+
+def host_teacher(
+    model: SessionModel, sampler: str | SAMPLER, scheduler: str | torch.Tensor, steps: int
+) -> HostTeacher:
+    """Return a ComfyUI sampler as a teacher; see `make_teacher`."""
+    name = sampler if isinstance(sampler, str) else type(sampler).__name__
+    if isinstance(sampler, str):
+        name = "uni_pc_bh2" if sampler == AUTO else sampler
+        sampler = comfy.samplers.sampler_object(name)
+    if not hasattr(sampler, "sampler_function"):
+        raise TrainingError(
+            "This SAMPLER cannot be a teacher. Connect one from KSamplerSelect, or none."
+        )
+    return HostTeacher(model, sampler, _sigmas(model, name, scheduler, steps), name)
+
+
+def _sigmas(
+    model: SessionModel, sampler: str, scheduler: str | torch.Tensor, steps: int
+) -> torch.Tensor:
+    """Return the noise levels that ComfyUI runs a sampler at."""
+    if not isinstance(scheduler, str):
+        if len(scheduler) < 2 or float(scheduler[0]) <= 0:
+            raise TrainingError("The teacher's SIGMAS are empty. Connect a scheduler to them.")
+        return scheduler
+    scheduler = _SCHEDULERS[model.space] if scheduler == AUTO else scheduler
+    patcher, device = model.guider.model_patcher, model.device
+    sigmas: torch.Tensor = comfy.samplers.KSampler(
+        patcher, steps, device, sampler, scheduler, 1.0
+    ).sigmas
+    return sigmas

@@ -1,0 +1,355 @@
+"""One training run in the graph: what it learns from, its progress, and its result."""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import comfy.model_management
+import comfy.utils
+import torch
+from PIL import Image
+
+from ..s4s_core import __version__, sample
+from ..s4s_core.app import folders, pictures
+from ..s4s_core.app.comfyui import (
+    CLIP,
+    CONDITIONING,
+    LATENT,
+    MODEL,
+    SAMPLER,
+    VAE,
+    BaseModel,
+    as_image,
+    identity,
+    model_family,
+    pictures_of,
+    pixels_per_latent,
+)
+from ..s4s_core.app.jobs import JobView
+from ..s4s_core.app.progress import Throttle, TimeLeft
+from ..s4s_core.candidates import candidates
+from ..s4s_core.errors import TrainingError
+from ..s4s_core.lock import Lock, holder
+from ..s4s_core.names import EFFORTS
+from ..s4s_core.table import SolverPack, SolverTable
+from ..s4s_core.teacher import Pairs, draw_noise
+from ..s4s_core.training.fit import STATE_VERSION, Result, fit
+from ..s4s_core.training.memory import Batcher
+from ..s4s_core.training.task import Event, Meter
+from . import notices
+from .session import HostTeacher, SessionModel, make_teacher, run_in_session
+
+JOB = "graph"
+"""The id of the training in the graph among the jobs."""
+
+STATE, LOCK = "state.safetensors", "lock"
+KEEP_SECONDS = 14 * 24 * 3600
+"""How long an interrupted training can be resumed."""
+
+PREVIEW_SAMPLES, PREVIEW_SEED = 4, 900_000_001
+_TICKS, _PREVIEW_SIZE, _EVENT_PREVIEW_SIZE, _THUMBNAIL_SIZE = 1000, 1024, 512, 96
+_LARGEST_SEED = 2**31
+
+_running: JobView | None = None
+
+
+def running() -> JobView | None:
+    """Return the view of the training that is running now, or None."""
+    return _running
+
+
+def encode_prompts(clip: CLIP | None, prompts: str) -> list[CONDITIONING]:
+    """Return one CONDITIONING for each line of the extra prompts."""
+    lines = [line.strip() for line in prompts.splitlines() if line.strip()]
+    if not lines:
+        return []
+    if clip is None:
+        raise TrainingError("Extra prompts need a CLIP. Connect the checkpoint's CLIP to the node.")
+    return [clip.encode_from_tokens_scheduled(clip.tokenize(line)) for line in lines]
+
+
+class TeacherChoice(NamedTuple):
+    """A stock name, "auto" or a SAMPLER; a stock name, "auto" or SIGMAS; the step count."""
+
+    sampler: str | SAMPLER
+    scheduler: str | torch.Tensor
+    steps: int
+
+    def plain(self) -> list[Any]:
+        """Return what can be hashed; of a SAMPLER its function's name and its options."""
+        function = getattr(self.sampler, "sampler_function", None)
+        options = getattr(self.sampler, "extra_options", None)
+        name = self.sampler if function is None else getattr(function, "__qualname__", "")
+        return [name, options, self.scheduler, self.steps]
+
+
+class _Trained(NamedTuple):
+    """What a session leaves: the result, the file's header, images by title, and its folder."""
+
+    result: Result
+    about: dict[str, Any]
+    images: dict[str, torch.Tensor]
+    folder: Path
+
+
+@dataclass
+class TrainingRun:
+    """A run of Train Solver with everything the node was given."""
+
+    model: MODEL
+    positives: list[CONDITIONING]
+    negative: CONDITIONING
+    latent: LATENT
+    cfg: float
+    nfes: tuple[int, ...]
+    effort: str
+    teacher: TeacherChoice
+    seed: int
+    vae: VAE | None = None
+    node: str | None = None
+    graph: notices.Graph | None = None
+
+    def run(self) -> tuple[SolverPack, torch.Tensor, str]:
+        """Train, and return the solver, a preview IMAGE and a report.
+
+        The VAE decodes after the session, never in it: loading it may push the model out of memory.
+        """
+        global _running
+        try:
+            wiring = self.model, self.positives, self.negative, self.cfg, self.latent, self.seed
+            trained = run_in_session(*wiring, self._train)
+            rows = _sheet_rows(self.model.model, trained.images, self.vae)
+            first = pictures.image_of(rows[-1].pictures[0], _THUMBNAIL_SIZE)
+            trained.about["thumbnail"] = pictures.data_uri(first, _THUMBNAIL_SIZE)
+            pack = trained.result.pack
+            pack = SolverPack(pack.tables, trained.about | dict(pack.metadata))
+            shutil.rmtree(trained.folder, ignore_errors=True)
+            _send_end(self.node, "done")
+            return pack, as_image(pictures.sheet(rows)), report(trained.result)
+        except Exception as error:
+            cancelled = isinstance(error, comfy.model_management.InterruptProcessingException)
+            _send_end(self.node, "cancelled" if cancelled else "failed", str(error) or None)
+            raise
+        finally:
+            _running = None
+            comfy.model_management.soft_empty_cache()
+
+    def _train(self, model: SessionModel) -> _Trained:
+        """Train on a ready model; the folder keeps the state and the teacher's results."""
+        key = self._key(model.base, model.shape)
+        model.fingerprint = key
+        teacher = make_teacher(model, *self.teacher)
+        home = folders.data_home() / "comfyui"
+        folder, previews = home / key, Previews(model, teacher)
+        folder.mkdir(parents=True, exist_ok=True)
+        with Lock(folder / LOCK) as lock:
+            lock.take()
+            remove_abandoned(home)
+            result = fit(
+                model,
+                self.nfes,
+                seed=self.seed % _LARGEST_SEED,
+                budget=EFFORTS[self.effort],
+                callback=ProgressReporter(self.nfes, self.node, previews),
+                teacher=teacher,
+                state=folder / STATE,
+                cache=folder,
+                batch=model.batch(),
+            )
+        return _Trained(result, self._about(model), previews.final(result), folder)
+
+    def _key(self, base: BaseModel, shape: tuple[int, ...]) -> str:
+        """Return a hash of everything the result depends on: wiring, weights and settings."""
+        graph = notices.ancestors(self.graph, self.node) if self.graph and self.node else {}
+        patches = {
+            name: [(patch[0], patch[2]) for patch in entries]
+            for name, entries in self.model.patches.items()
+        }
+        settings = [
+            __version__,
+            STATE_VERSION,
+            self.cfg,
+            self.nfes,
+            self.effort,
+            self.seed,
+            list(shape),
+        ]
+        digest = hashlib.sha256()
+        conditioning = [self.positives, self.negative]
+        for value in (identity(base), patches, graph, settings, self.teacher.plain(), conditioning):
+            _update(digest, value)
+        return digest.hexdigest()[:32]
+
+    def _about(self, model: SessionModel) -> dict[str, Any]:
+        """Return what the solver file says it was trained for."""
+        name, factor = model_family(model.base), pixels_per_latent(model.base, self.vae)
+        about: dict[str, Any] = {
+            "name": f"{name} solver",
+            "model": {
+                "name": name,
+                "hash": identity(model.base),
+                "architecture": name,
+                "prediction": model.base.model_type.name.lower(),
+            },
+            "cfg": [self.cfg, self.cfg],
+        }
+        if factor is not None:
+            about["resolution"] = [model.shape[-1] * factor, model.shape[-2] * factor]
+        return about
+
+
+def _update(digest: Any, value: object) -> None:
+    """Add nested lists, dicts, tensors, numbers and texts to a hash; other objects by type."""
+    if isinstance(value, torch.Tensor):
+        digest.update(f"tensor {tuple(value.shape)} ".encode())
+        digest.update(value.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+    elif isinstance(value, dict):
+        for key in sorted(value, key=str):
+            digest.update(f"key {key} ".encode())
+            _update(digest, value[key])
+    elif isinstance(value, list | tuple):
+        digest.update(f"list {len(value)} ".encode())
+        for item in value:
+            _update(digest, item)
+    elif value is None or isinstance(value, str | int | float | bool):
+        digest.update(f"{type(value).__name__} {value!r} ".encode())
+    else:
+        digest.update(f"object {type(value).__qualname__} ".encode())
+
+
+def remove_abandoned(home: Path) -> None:
+    """Remove what interrupted trainings left, after two weeks; never that of a running one."""
+    for folder in home.iterdir():
+        with suppress(OSError):  # another ComfyUI may have just finished it
+            old = folder.stat().st_mtime < time.time() - KEEP_SECONDS
+            if old and holder(folder / LOCK) is None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sheet_rows(
+    base: BaseModel, images: Mapping[str, torch.Tensor], vae: VAE | None = None
+) -> list[pictures.Row]:
+    return [pictures.Row(title, pictures_of(base, x, vae)) for title, x in images.items()]
+
+
+class Previews:
+    """A few runs from noise that training never sees, for the user to look at."""
+
+    def __init__(self, model: SessionModel, teacher: HostTeacher | SolverTable) -> None:
+        self.model, self.teacher = model, teacher
+        self._batcher = Batcher(model.batch(), Meter(model.denoise))
+        x, cond = draw_noise(model, PREVIEW_SAMPLES, PREVIEW_SEED)
+        self._pairs = Pairs(x, cond, self._run(Pairs(x, cond, x), teacher))
+
+    def _run(self, pairs: Pairs, solver: HostTeacher | SolverTable) -> torch.Tensor:
+        """Run a table or a teacher, in batches that shrink to fit memory."""
+
+        def run(part: Pairs) -> tuple[torch.Tensor]:
+            if isinstance(solver, SolverTable):
+                return (sample(self.model.denoise, part.x, solver, part.cond),)
+            return (solver(part.x, part.cond),)
+
+        result: torch.Tensor = self._batcher.map(pairs, run)[0]
+        return result
+
+    def results(self, tables: Mapping[str, SolverTable]) -> dict[str, torch.Tensor]:
+        """Return the teacher's results and those of each table, by title."""
+        titled = {f"teacher, {self.teacher.nfe} calls": self._pairs.target}
+        return titled | {title: self._run(self._pairs, table) for title, table in tables.items()}
+
+    def sheet(self, title: str, table: SolverTable) -> Image.Image:
+        """Draw a rough preview of the teacher's results and a table's."""
+        return pictures.sheet(_sheet_rows(self.model.base, self.results({title: table})))
+
+    def final(self, result: Result) -> dict[str, torch.Tensor]:
+        """Return results of the teacher, the best classical solvers and the learned tables."""
+        tables = {}
+        for nfe, table in result.pack.tables.items():
+            scores = result.scores[str(nfe)]
+            for other in candidates(self.model, nfe):
+                if other.label == scores.get("classical_name"):
+                    title = f"{other.label}, {nfe} calls: error {scores['classical']:.4f}"
+                    tables[title] = other.table
+            tables[f"S4S, {nfe} calls: error {scores['rmse']:.4f}"] = table
+        return self.results(tables)
+
+
+class ProgressReporter:
+    """A callback of `fit`: updates the progress bar, the preview and the page."""
+
+    def __init__(self, nfes: tuple[int, ...], node: str | None, previews: Previews) -> None:
+        self.nfes, self.node, self.previews = nfes, node, previews
+        self.bar = comfy.utils.ProgressBar(_TICKS, node_id=node)
+        self.time_left, self.throttle = TimeLeft(), Throttle()
+        self.image: Image.Image | None = None
+
+    def __call__(self, event: Event) -> None:
+        seconds = self.time_left.update(_share(event, self.nfes))
+        if event.table is not None and self.throttle.ready():
+            began = time.monotonic()
+            self.image = self.previews.sheet(f"S4S, {event.nfe} calls, so far", event.table)
+            self.throttle.took(time.monotonic() - began)
+        self._report(seconds, event)
+
+    def _report(self, seconds: float | None, event: Event) -> None:
+        global _running
+        share = self.time_left.share
+        _running = JobView(
+            id=JOB,
+            name=f"Training at node {self.node}",
+            model=model_family(self.previews.model.base),
+            nfes=list(self.nfes),
+            status="running",
+            progress=share,
+            eta=seconds,
+            message=_message(event),
+            calls=event.calls,
+        )
+        image = self.image
+        preview = None if image is None else pictures.data_uri(image, _EVENT_PREVIEW_SIZE)
+        _send(_running, self.node, preview)
+        shown = None if image is None else ("JPEG", image, _PREVIEW_SIZE)
+        self.bar.update_absolute(int(share * _TICKS), _TICKS, shown)
+
+
+def _share(event: Event, nfes: tuple[int, ...]) -> float:
+    """Return the share of the run that is done; drawing the teacher's pairs counts a tenth."""
+    if event.nfe is None:
+        return 0.1 * event.step / max(event.total, 1)
+    return 0.1 + 0.9 * (nfes.index(event.nfe) + min(event.done, 1.0)) / len(nfes)
+
+
+def _message(event: Event) -> str:
+    if event.phase == "teacher":
+        return f"Rendering the teacher's images: {event.step}/{event.total}"
+    return f"{event.nfe} steps: error {event.validation:.4f}"
+
+
+def _send(view: JobView, node: str | None, preview: str | None) -> None:
+    notices.send("s4s.training", view.plain() | {"preview": preview, "node": node})
+
+
+def _send_end(node: str | None, status: str, error: str | None = None) -> None:
+    """Tell the page how a training that it has seen running ended."""
+    if _running is not None:
+        _send(replace(_running, status=status, eta=None, error=error), node, None)
+
+
+def report(result: Result) -> str:
+    """Describe the result of a training."""
+    lines = []
+    for nfe, scores in result.scores.items():
+        line = f"{nfe} steps: error to the teacher {scores['rmse']:.4f}"
+        if "classical_name" in scores:  # known only if `fit` searched for a start
+            share = scores["rmse"] / scores["classical"] if scores["classical"] else 1.0
+            name = f"{scores['classical_name']}: {scores['classical']:.4f}"
+            line += f", {share:.0%} of the best classical solver's ({name})"
+        lines.append(f"{line}.")
+    lines += result.log
+    lines.append(f"{result.calls:,} model calls in total.")
+    return "\n".join(lines)

@@ -1,0 +1,71 @@
+"""Prompts for a real ComfyUI around the demo model, and what the core gives for them."""
+
+import torch
+from safetensors.torch import load_file
+
+from s4s_core import sample
+from s4s_core.demo import SOLVERS, load_demo
+from s4s_core.solver_file import load_solver
+
+CATEGORY, CFG = "animal face", 2.0
+
+
+def node(class_type, /, **inputs):
+    return {"class_type": class_type, "inputs": inputs}
+
+
+def graph(solver="demo.safetensors", batch=2, kind="EDM", **more):
+    """A prompt with the demo model at node 1, its solver at 2 and the two joined at 3."""
+    return {
+        "1": node("S4SDemoModel", category=CATEGORY, kind=kind, batch_size=batch),
+        "2": node("S4SLoadSolver", solver=solver),
+        "3": node("S4SApplySolver", model=["1", 0], solver=["2", 0]),
+        **more,
+    }
+
+
+def ksampler(seed, steps=5, model="3", latent=("1", 3), **more):
+    given = {"sampler_name": "s4s", "scheduler": "s4s", "denoise": 1.0} | more
+    prompts = {"positive": ["1", 1], "negative": ["1", 2], "latent_image": list(latent)}
+    return node("KSampler", model=[model, 0], seed=seed, steps=steps, cfg=CFG, **prompts, **given)
+
+
+def latents(server, outputs, name):
+    """Return what a SaveLatent node saved."""
+    file = outputs[name]["latents"][0]
+    return load_file(server.base / "output" / file["subfolder"] / file["filename"])["latent_tensor"]
+
+
+def by_core(seed, steps=5, batch=2, pack=None, category=CATEGORY):
+    """Return the core's result for the noise of a seed, scaled as the host scales it."""
+    model = load_demo("ve", CFG)
+    noise = torch.randn(batch, 3, 32, 32, generator=torch.manual_seed(seed))
+    x = noise * (1 + model.sigma_max**2) ** 0.5
+    label = torch.full((batch,), model.classes.index(category))
+    return sample(model.denoise, x, (pack or load_solver(SOLVERS["ve"]))[steps], label)
+
+
+def training(name, seed=0, nfes="5", effort="quick"):
+    """A prompt that trains on the demo model, with all categories, and saves the solver."""
+    classes = "\n".join(load_demo().classes)
+    return graph(
+        t=node(
+            "S4STrainSolver",
+            model=["1", 0],
+            positive=["1", 1],
+            negative=["1", 2],
+            latent_image=["1", 3],
+            cfg=CFG,
+            nfes=nfes,
+            effort=effort,
+            teacher_sampler="auto",
+            teacher_scheduler="auto",
+            teacher_steps=20,
+            seed=seed,
+            vae=["1", 4],
+            clip=["1", 5],
+            prompts=classes,
+        ),
+        s=node("S4SSaveSolver", solver=["t", 0], filename=name),
+        p=node("PreviewImage", images=["t", 1]),
+    )
