@@ -376,9 +376,9 @@ def test_the_axis_of_the_plot(webui, folder):
 @pytest.mark.parametrize("kind", ["a1111", "forge", "reforge", "classic"])
 def test_training_finds_the_gpu_empty_and_the_host_gets_its_model_back(webui, kind):
     host = webui(kind)
-    from s4s_webui.tab import Hooks
+    from s4s_webui.tab import WebUIHost
 
-    Hooks().before_training()
+    WebUIHost().before_training()
     assert host.device == "cpu"
     host.section.before_process(Job(4), "None")
     assert host.device == ("cuda" if kind == "a1111" else "cpu")  # the others load on demand
