@@ -1,8 +1,8 @@
-"""A real ComfyUI with this checkout in it, and a headless Chromium that shows it: for the browser
-tests and for the pictures in the documentation.
+"""Run a real ComfyUI with this checkout, and show it in headless Chromium.
 
-Needs COMFYUI_PATH (a checkout of ComfyUI whose requirements the running interpreter has, with its
-front end package), playwright, and a chromium (CHROMIUM names one that is not in PATH).
+The browser tests and the pictures in the documentation use this. It needs COMFYUI_PATH (a checkout
+of ComfyUI whose requirements, including the front end package, are installed for this Python),
+playwright, and Chromium (set CHROMIUM if it is not in PATH).
 """
 
 import contextlib
@@ -15,19 +15,21 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PATIENCE = 300
+TIMEOUT = 300
 SETTINGS = {"Comfy.TutorialCompleted": True, "Comfy.Locale": "en", "Comfy.ColorPalette": "dark"}
 
 
-def missing():
-    """What is not there, in a sentence; None if all is."""
+def missing() -> str | None:
+    """Return what is missing, or None if everything is installed."""
     if not (comfyui_path() / "main.py").is_file():
-        return "COMFYUI_PATH names no checkout of ComfyUI"
+        return "COMFYUI_PATH is not a ComfyUI checkout"
     if chromium() is None:
-        return "there is no chromium"
+        return "Chromium is not installed"
     try:
         import playwright.sync_api  # noqa: F401
     except ImportError:
@@ -35,50 +37,51 @@ def missing():
     return None
 
 
-def comfyui_path():
+def comfyui_path() -> Path:
     return Path(os.environ.get("COMFYUI_PATH") or "no-comfyui")
 
 
-def chromium():
+def chromium() -> str | None:
     names = ("chromium", "chromium-browser", "google-chrome")
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
 
-def free_port():
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
-def get(url):
-    """The JSON at an address."""
-    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+def get(url: str) -> Any:
+    """GET a URL and return its JSON."""
+    with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
         return json.load(answer)
 
 
-def post(url, body):
+def post(url: str, body: Any) -> Any:
+    """POST JSON and return the JSON of the answer, or None if it is empty."""
     data = json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
         text = answer.read()
     return json.loads(text) if text else None
 
 
-def run_prompt(url, prompt, patience=PATIENCE):
-    """Queue a prompt, wait for its end and return what the history says of it."""
+def run_prompt(url: str, prompt: dict[str, Any], timeout: float = TIMEOUT) -> dict[str, Any]:
+    """Queue a prompt, wait until it ends and return its entry in the history."""
     name = post(f"{url}/prompt", {"prompt": prompt})["prompt_id"]
-    end = time.monotonic() + patience
+    end = time.monotonic() + timeout
     while time.monotonic() < end:
-        found = get(f"{url}/history/{name}").get(name)
-        if found:
-            return found
+        entry = get(f"{url}/history/{name}").get(name)
+        if entry:
+            return entry
         time.sleep(0.2)
-    raise TimeoutError(f"the prompt did not end within {patience} s")
+    raise TimeoutError(f"The prompt did not finish within {timeout} s.")
 
 
 @contextlib.contextmanager
-def comfyui(folder):
-    """The address of a ComfyUI whose models, jobs and settings are all in `folder`."""
+def comfyui(folder: Path) -> Iterator[str]:
+    """Run ComfyUI with all models, jobs and settings in `folder`; yields its URL."""
     (folder / "custom_nodes").mkdir(parents=True)
     (folder / "custom_nodes" / "s4s").symlink_to(ROOT, target_is_directory=True)
     user = folder / "user" / "default"
@@ -105,8 +108,9 @@ def comfyui(folder):
                 process.wait()
 
 
-def _wait_for(url, process, log):
-    end = time.monotonic() + PATIENCE
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until ComfyUI answers; raise RuntimeError with the end of its log if it does not."""
+    end = time.monotonic() + TIMEOUT
     while time.monotonic() < end and process.poll() is None:
         try:
             get(f"{url}/system_stats")
@@ -117,7 +121,8 @@ def _wait_for(url, process, log):
 
 
 @contextlib.contextmanager
-def browser():
+def browser() -> Iterator[Any]:
+    """Run headless Chromium; yields playwright's Browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
@@ -126,19 +131,21 @@ def browser():
         opened.close()
 
 
-def set_up(url, **settings):
+def set_up(url: str, **settings: Any) -> None:
     """Change settings of ComfyUI's page, such as {"Comfy.ColorPalette": "light"}."""
     post(f"{url}/settings", SETTINGS | settings)
 
 
 @contextlib.contextmanager
-def page(opened, url, width=1400, height=900, scale=1):
-    """ComfyUI's page, ready; `errors` on it collects what scripts threw."""
+def page(
+    opened: Any, url: str, width: int = 1400, height: int = 900, scale: float = 1
+) -> Iterator[Any]:
+    """Open ComfyUI's page and wait until it is ready; its `errors` are exceptions of scripts."""
     context = opened.new_context(
         viewport={"width": width, "height": height}, device_scale_factor=scale
     )
     shown = context.new_page()
-    shown.set_default_timeout(PATIENCE * 1000)
+    shown.set_default_timeout(TIMEOUT * 1000)
     shown.errors = []
     shown.on("pageerror", lambda error: shown.errors.append(str(error)))
     shown.goto(url)
@@ -148,12 +155,12 @@ def page(opened, url, width=1400, height=900, scale=1):
     context.close()
 
 
-def open_tab(shown):
+def open_tab(shown: Any) -> None:
     """Open the sidebar tab and wait for its cards."""
     shown.click(".s4s-tab-button")
     shown.wait_for_selector(".s4s-sidebar .s4s-card")
 
 
-def open_workflow(shown, workflow):
+def open_workflow(shown: Any, workflow: dict[str, Any]) -> None:
     """Load a workflow into the page."""
     shown.evaluate("async (graph) => { await window.app.loadGraphData(graph); }", workflow)

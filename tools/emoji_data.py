@@ -1,4 +1,4 @@
-"""The pictures that the bundled emoji model is trained on: fetched with npm, prepared once."""
+"""Training pictures of the bundled emoji model: fetched with npm and prepared once."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -25,8 +26,8 @@ ANIMAL_FACES = """
     lion_face unicorn_face fox_face giraffe_face zebra_face raccoon koala moose frog dragon_face
     gorilla
 """
-# Classes by subcategories of the package's emoji.json (and the short names above). Skin tones,
-# families, most objects and all lettered symbols are left out.
+# Classes by subcategory in the package's emoji.json (plus the short names above). Skin tones,
+# families, most objects and all symbols with letters are left out.
 CLASSES = {
     "happy face": "face-smiling face-affection face-tongue face-glasses face-hat face-hand",
     "other face": "face-concerned face-neutral-skeptical face-sleepy face-unwell face-negative",
@@ -58,8 +59,8 @@ NAMES = list(CLASSES)
 UNMIRRORED = ("clock", "flag")
 
 
-def cache_folder():
-    """The user's cache folder for the emoji images."""
+def cache_folder() -> Path:
+    """Return the user's cache folder for the emoji images."""
     if os.name == "nt":
         base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
     elif sys.platform == "darwin":
@@ -69,14 +70,14 @@ def cache_folder():
     return base / "s4s" / "emoji"
 
 
-def fetch(folder):
-    """The package's tarball, fetched with npm unless it is there already."""
+def fetch(folder: Path) -> Path:
+    """Return the package's tarball; fetch it with npm if it is not there."""
     archive = folder / f"{PACKAGE}-{VERSION}.tgz"
     if not archive.exists():
         npm = shutil.which("npm")
         if npm is None:
             raise SystemExit(
-                f"npm is needed to fetch {PACKAGE}: install Node.js, "
+                f"Fetching {PACKAGE} needs npm. Install Node.js, "
                 f"or put {archive.name} into {folder}."
             )
         print(f"Fetching {PACKAGE} {VERSION} with npm ...", flush=True)
@@ -87,8 +88,8 @@ def fetch(folder):
     return archive
 
 
-def class_of(emoji):
-    """The class of an entry of emoji.json, or None for what is left out."""
+def class_of(emoji: dict[str, Any]) -> int | None:
+    """Return the class of an entry of emoji.json, or None if it is left out."""
     if emoji["short_name"] in ANIMAL_FACES.split():
         return NAMES.index("animal face")
     subcategory = emoji["subcategory"].replace(" ", "-")
@@ -98,8 +99,8 @@ def class_of(emoji):
     return None
 
 
-def prepare(folder):
-    """Pictures (uint8 [N, 3, 32, 32], on white) and labels [N], read from the package once."""
+def prepare(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return pictures (uint8 [N, 3, 32, 32], on white) and labels [N]; cached in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     cached = folder / f"emoji-{SIZE}.safetensors"
     recipe = json.dumps([VERSION, SIZE, MARGIN, CLASSES, ANIMAL_FACES])
@@ -107,25 +108,32 @@ def prepare(folder):
         with safe_open(cached, "pt") as file:
             if (file.metadata() or {}).get("recipe") == recipe:
                 return file.get_tensor("pictures"), file.get_tensor("labels")
-    pictures, labels = [], []
+    arrays, classes = [], []
     with tarfile.open(fetch(folder)) as archive:
-        entries = json.load(archive.extractfile("package/emoji.json"))
+        entries = json.load(_member(archive, "package/emoji.json"))
         wanted = {
             f"package/img/google/64/{entry['image']}": class_of(entry)
             for entry in entries
             if entry["has_img_google"] and class_of(entry) is not None
         }
         for name in sorted(wanted):
-            pictures.append(picture_of(archive.extractfile(name)))
-            labels.append(wanted[name])
-    pictures, labels = torch.from_numpy(np.stack(pictures)), torch.tensor(labels)
+            arrays.append(picture_of(_member(archive, name)))
+            classes.append(wanted[name])
+    pictures, labels = torch.from_numpy(np.stack(arrays)), torch.tensor(classes)
     write_safetensors(cached, {"pictures": pictures, "labels": labels}, {"recipe": recipe})
     return pictures, labels
 
 
-def picture_of(file):
-    """A PNG on white, shrunk, within a white margin: uint8 [3, 32, 32]."""
-    picture = Image.open(file).convert("RGBA")
+def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+    file = archive.extractfile(name)
+    if file is None:
+        raise SystemExit(f"{name} in {archive.name!r} is not a file.")
+    return file
+
+
+def picture_of(file: IO[bytes]) -> np.ndarray:
+    """Read a PNG and shrink it onto white with a white margin: uint8 [3, 32, 32]."""
+    picture: Image.Image = Image.open(file).convert("RGBA")
     canvas = Image.new("RGBA", picture.size, "white")
     canvas.alpha_composite(picture)
     inner = canvas.convert("RGB").resize((SIZE - 2 * MARGIN,) * 2, Image.Resampling.LANCZOS)
@@ -134,8 +142,10 @@ def picture_of(file):
     return np.asarray(framed).transpose(2, 0, 1)
 
 
-def write_safetensors(path, tensors, metadata):
-    """Write a file whole or not at all; its header is sorted, so equal content is equal bytes."""
+def write_safetensors(
+    path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]
+) -> None:
+    """Write a file atomically; its header is sorted, so that equal content gives equal bytes."""
     data = save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata)
     end = 8 + int.from_bytes(data[:8], "little")
     header = json.dumps(json.loads(data[8:end]), sort_keys=True).encode()

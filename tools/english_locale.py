@@ -1,10 +1,10 @@
-"""Makes locales/en/nodeDefs.json from the nodes' own texts.
+"""Write locales/en/nodeDefs.json from the texts of the nodes.
 
-    python tools/english_locale.py           # writes the file
-    python tools/english_locale.py --print   # what the nodes are, as ComfyUI's /object_info has it
+    python tools/english_locale.py           # write the file
+    python tools/english_locale.py --print   # print the nodes as ComfyUI's /object_info shows them
 
-The nodes are loaded as ComfyUI loads them, into the tests' double of it. The file is what
-translators start from; where a language lacks a text, ComfyUI shows what the nodes say.
+The nodes are loaded the way ComfyUI loads them, with the tests' double in its place. Translators
+start from this file; where a translation is missing, ComfyUI shows the text of the node.
 """
 
 import argparse
@@ -15,26 +15,29 @@ import sys
 import tempfile
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DOUBLE = ROOT / "tests" / "comfyui" / "double"
 ENGLISH = ROOT / "locales" / "en" / "nodeDefs.json"
 
 
-def loaded_pack(base):
-    """This checkout as ComfyUI's package, with the double in ComfyUI's place."""
+def load_pack(base: str) -> ModuleType:
+    """Load this checkout as a custom node pack of the double; `base` is an empty folder."""
     os.environ |= {"DOUBLE_BASE": base, "S4S_HOME": base}
     (Path(base) / "models").mkdir()
     sys.path.insert(0, str(DOUBLE))
     spec = importlib.util.spec_from_file_location("pack", ROOT / "__init__.py")
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["pack"] = module
     spec.loader.exec_module(module)
     return module
 
 
-def object_info(pack):
-    """{key: entry} of all nodes, as ComfyUI's /object_info has them."""
+def object_info(pack: ModuleType) -> dict[str, dict[str, Any]]:
+    """{key: entry} of all nodes, as in ComfyUI's /object_info."""
     return {
         key: {
             "input": node.INPUT_TYPES(),
@@ -48,8 +51,8 @@ def object_info(pack):
     }
 
 
-def texts(info):
-    """The texts of one node, from its entry."""
+def texts(info: dict[str, Any]) -> dict[str, Any]:
+    """Return the texts of one node from its entry."""
     given = chain(*(info["input"].get(g, {}).items() for g in ("required", "optional")))
     labels = zip(info["output_name"], info["output_tooltips"], strict=True)
     return {
@@ -60,16 +63,17 @@ def texts(info):
     }
 
 
-def english(entries):
+def english(entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the content of nodeDefs.json for the entries of all nodes."""
     return {name: texts(info) for name, info in entries.items()}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--print", action="store_true", help="print what the nodes are")
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--print", action="store_true", help="print the nodes instead")
     only_print = parser.parse_args().print
     with tempfile.TemporaryDirectory() as base:
-        entries = object_info(loaded_pack(base))
+        entries = object_info(load_pack(base))
     if only_print:
         print(json.dumps(entries))
     else:

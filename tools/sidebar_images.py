@@ -1,8 +1,8 @@
-"""Takes the pictures of ComfyUI in docs/images and beside the example workflows.
+"""Take the pictures of ComfyUI for docs/images and the example workflows.
 
-    COMFYUI_PATH=... python tools/sidebar_images.py
+    COMFYUI_PATH=... python tools/sidebar_images.py [dark] [light] [training] [compare] [thumbnails]
 
-Everything in them is real: a ComfyUI with this checkout, the bundled model and its solver.
+They show a real ComfyUI with this checkout, the bundled model and its solver.
 """
 
 import base64
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -32,7 +33,7 @@ PLAIN = {
     "Comfy.Graph.CanvasInfo": False,
     "LiteGraph.Canvas.MinFontSizeForLOD": 0,
 }
-TOOLS, TAB = 70, 390  # pixels on the left of the page, without and with the tab
+TOOLS, TAB = 70, 390  # pixels used at the left of the page, without and with the tab
 FIT = """
 ([margin, menus]) => {
   const { canvas } = window.app;
@@ -53,8 +54,8 @@ FIT = """
 """
 
 
-def thumbnail(pack, nfe, seed):
-    """Four pictures of the bundled model by a solver, as a data URI."""
+def thumbnail(pack: SolverPack, nfe: int, seed: int) -> str:
+    """Draw four pictures with the bundled model and a solver; return a data URI."""
     model = load_demo(cfg=2.0)
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(4, *model.shape, generator=generator)
@@ -68,8 +69,8 @@ def thumbnail(pack, nfe, seed):
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def put_solvers(folder):
-    """Parts of the bundled solver as files of their own, with pictures."""
+def write_solvers(folder: Path) -> None:
+    """Write parts of the bundled solver as separate files with thumbnails."""
     whole = load_solver(SOLVERS["ve"])
     folder.mkdir(parents=True, exist_ok=True)
     for seed, (name, nfes) in enumerate(SOLVERS_SHOWN.items()):
@@ -80,12 +81,13 @@ def put_solvers(folder):
         save_solver(folder / f"{name}.safetensors", SolverPack(pack.tables, about))
 
 
-def load(name):
+def load(name: str) -> dict[str, Any]:
+    """Load an example workflow."""
     return json.loads((example_workflows.FOLDER / f"{name}.json").read_text("utf-8"))
 
 
-def run_shown(shown, url):
-    """Press Run, and wait until the queue is empty and the pictures are there."""
+def run_shown(shown: Any, url: str) -> None:
+    """Press Run, then wait until the queue is empty and the pictures are shown."""
     shown.evaluate("() => window.app.queuePrompt(0, 1)")
     shown.wait_for_timeout(1000)
     while True:
@@ -96,8 +98,8 @@ def run_shown(shown, url):
     shown.wait_for_timeout(2000)
 
 
-def sidebar(opened, url, theme):
-    """The tab beside the first workflow, which was run."""
+def sidebar(opened: Any, url: str, theme: str) -> None:
+    """The tab next to the first workflow, after a run."""
     comfy_browser.set_up(url, **{"Comfy.ColorPalette": theme}, **PLAIN)
     with comfy_browser.page(opened, url, 1500, 900) as shown:
         comfy_browser.open_workflow(shown, load("demo-quick-start"))
@@ -110,8 +112,8 @@ def sidebar(opened, url, theme):
         shown.screenshot(path=IMAGES / f"comfyui-sidebar-{theme}.png")
 
 
-def training(opened, url):
-    """A training in the graph, seen in the tab; it is cancelled by the tab's own button."""
+def training(opened: Any, url: str) -> None:
+    """Training in the graph, shown in the tab, and then cancelled there."""
     comfy_browser.set_up(url, **PLAIN)
     with comfy_browser.page(opened, url, 1500, 900) as shown:
         comfy_browser.open_workflow(shown, load("train-in-the-graph"))
@@ -126,8 +128,8 @@ def training(opened, url):
         shown.wait_for_selector('[data-key="cancel/graph"]', state="detached")
 
 
-def comparison(opened, url):
-    """The node that compares, with its picture and its table."""
+def comparison(opened: Any, url: str) -> None:
+    """The Compare node with its picture and its table."""
     comfy_browser.set_up(url, **PLAIN)
     with comfy_browser.page(opened, url, 1500, 900) as shown:
         comfy_browser.open_workflow(shown, load("compare"))
@@ -137,8 +139,8 @@ def comparison(opened, url):
         shown.screenshot(path=IMAGES / "comfyui-compare.png")
 
 
-def thumbnails(opened, url):
-    """Every example workflow as a picture of its graph, with results where it can run."""
+def thumbnails(opened: Any, url: str) -> None:
+    """The graph of every example workflow, with results for those that need no download."""
     comfy_browser.set_up(url, **PLAIN, **{"Comfy.Graph.CanvasMenu": False})
     for name in example_workflows.WORKFLOWS:
         with comfy_browser.page(opened, url, **THUMBNAIL) as shown:
@@ -165,13 +167,13 @@ PICTURES = {
 }
 
 
-def main():
+def main() -> None:
     if comfy_browser.missing():
-        sys.exit(f"No pictures: {comfy_browser.missing()}.")
+        sys.exit(f"Cannot take pictures: {comfy_browser.missing()}.")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "comfyui"
         with comfy_browser.comfyui(folder) as url, comfy_browser.browser() as opened:
-            put_solvers(folder / "models" / "s4s_solvers")
+            write_solvers(folder / "models" / "s4s_solvers")
             urllib.request.urlopen(f"{url}/api/s4s/solvers").close()
             for name in sys.argv[1:] or PICTURES:
                 PICTURES[name](opened, url)

@@ -12,9 +12,10 @@ from PIL import Image
 from s4s_core import SolverPack, fit, load_solver, sample, save_solver, teacher
 from s4s_core.candidates import named_start
 from s4s_core.demo import SOLVERS
+from tools.bench import engine, training
 from trainer import comparison
-from trainer.bench import engine, training
 from trainer.cli import build_parser, main
+from trainer.commands import bench
 from trainer.comparison import Comparison, Row, _telling
 from trainer.models import ModelChoice, open_model
 from trainer.pictures import SIDE
@@ -309,3 +310,10 @@ def test_bench_engine_measures_ratios_in_one_run(capsys, monkeypatch, tmp_path):
     assert rows["bare Euler loop"][2] == 1.0
     assert all(row[1] > 0 for row in rows.values())
     assert (tmp_path / "engine.md").read_text().startswith("# Overhead")
+
+
+@pytest.mark.parametrize("line", [["bench"], ["bench", "paper", "--quick"]])
+def test_without_a_checkout_bench_says_where_benchmarks_are(capsys, monkeypatch, tmp_path, line):
+    monkeypatch.setattr(bench, "CHECKOUT", tmp_path)
+    code, _, error = run(capsys, *line)
+    assert code == 1 and error == f"error: {bench.MISSING}\n"

@@ -102,6 +102,14 @@ def test_trainer_and_scripts_import_the_core_absolutely():
     assert not {"nodes", "scripts", "s4s_webui"} & roots("s4s_webui", relative=False)
 
 
+@pytest.mark.parametrize("folder", ["s4s_core", "trainer", "nodes", "s4s_webui", "scripts"])
+def test_the_product_imports_no_tools(folder):
+    """Only the command `bench` loads tools/bench, by name, and only in a checkout."""
+    assert "tools" not in roots(folder, relative=False)
+    users = {n for n, path in sources(folder).items() if '"tools' in path.read_text("utf-8")}
+    assert users <= {"trainer.commands.bench"}
+
+
 def test_the_core_imports_downwards():
     for module, used in core_edges().items():
         for other in used:

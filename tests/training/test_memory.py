@@ -9,7 +9,7 @@ from s4s_core.training import gauss_newton
 from s4s_core.training.gradient import Descent
 from s4s_core.training.parameters import Parameters
 from s4s_core.training.student import Student
-from trainer.bench.memory import peak_bytes
+from tools.bench.memory import peak_bytes
 
 BATCH = 8
 

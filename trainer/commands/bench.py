@@ -1,57 +1,39 @@
-"""`bench NAME`: rerun a benchmark of this repository; --out docs/benchmarks replaces its table."""
+"""`bench NAME`: run a benchmark from tools/bench, which only a source checkout has."""
 
+import argparse
 import importlib
+import sys
+from typing import Any
 
-BENCHMARKS = {
-    "training": "error against model calls spent, for every training method",
-    "paper": "the paper's tables on the bundled model: solvers, schedules, ablations, rivals",
-    "engine": "time of the sampling loop itself, against a bare Euler loop and diffusers",
-}
+from s4s_core.app.folders import CHECKOUT
+from s4s_core.errors import S4SError
 
-
-def _training_options(parser):
-    parser.add_argument("--model", default="mixture", help="mixture (default), demo, ...")
-    parser.add_argument("--nfe", default="4,5,6,8", help="model calls (default 4,5,6,8)")
-    parser.add_argument("--budget", type=int, default=150_000, help="NFE-equivalents of a run")
-    parser.add_argument("--seed", type=int, default=0, help="of every training (default: 0)")
-    parser.add_argument("--fresh", type=int, default=512, help="fresh pairs to score on")
+MISSING = (
+    "Benchmarks are part of the source checkout, not of the installed package. "
+    "Clone the repository and run `python s4s.py bench` there."
+)
 
 
-def _paper_options(parser):
-    parser.add_argument("--quick", action="store_true", help="a few orderings, in a minute")
-    parser.add_argument(
-        "--budget", type=int, default=8_000, help="NFE-equivalents of a number (default: 8000)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="first of three seeds (default: 0)")
-    parser.add_argument("--work", metavar="FOLDER", help="where finished cells are kept")
-    parser.add_argument("--images", metavar="FILE", help="the training pictures (.safetensors)")
-    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
-    parser.add_argument("--minutes", type=float, help="stop in time; 0 only reports what is there")
-    parser.add_argument(
-        "--frechet",
-        type=int,
-        default=2048,
-        metavar="N",
-        help="pictures of a Fréchet distance, 0 for none (default: 2048)",
-    )
+def _benchmarks() -> Any | None:
+    """Import tools/bench/command.py, or return None where there is no checkout."""
+    if not (CHECKOUT / "tools" / "bench").is_dir():
+        return None
+    if str(CHECKOUT) not in sys.path:
+        sys.path.insert(0, str(CHECKOUT))
+    return importlib.import_module("tools.bench.command")
 
 
-OPTIONS = {"training": _training_options, "paper": _paper_options}
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    benchmarks = _benchmarks()
+    if benchmarks is None:
+        parser.description = MISSING
+        parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    else:
+        benchmarks.add_arguments(parser)
 
 
-def add_arguments(parser):
-    names = parser.add_subparsers(title="benchmarks", metavar="NAME", required=True)
-    for name, summary in BENCHMARKS.items():
-        bench = names.add_parser(name, help=summary, description=summary)
-        OPTIONS.get(name, lambda parser: None)(bench)
-        bench.add_argument("--json", action="store_true", help="print the result as JSON")
-        bench.add_argument("--out", metavar="FOLDER", help="write the result as Markdown and JSON")
-        bench.set_defaults(bench=name)
-
-
-def run(args):
-    from ..bench.report import publish
-
-    module = importlib.import_module(f"..bench.{args.bench}", __package__)
-    publish(module.measure(args), args)
-    return 0
+def run(args: argparse.Namespace) -> int:
+    benchmarks = _benchmarks()
+    if benchmarks is None:
+        raise S4SError(MISSING)
+    return benchmarks.run(args)

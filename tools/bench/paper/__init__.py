@@ -1,0 +1,16 @@
+"""`bench paper`: the paper's tables on the bundled model, at laptop scale.
+
+cells      a measurement as data, and the store of finished ones
+plans      the benchmark's tables as lists of cells
+measuring  measures one cell, with the help of rivals, dpm_v3 and frechet
+runner     measures the cells of a plan, in worker processes, until done or out of time
+results    finished cells, and how their numbers are printed
+tables     the tables of the report
+claims     what the benchmark is expected to show, and whether it does
+plots      the charts of the report
+report     the whole report
+"""
+
+from .runner import measure
+
+__all__ = ["measure"]

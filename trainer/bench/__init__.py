@@ -1,1 +1,0 @@
-"""Benchmarks: each module has `measure(args) -> Report`."""
