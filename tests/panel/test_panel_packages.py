@@ -112,10 +112,3 @@ def test_a_folder_that_cannot_be_made_is_an_error(home, monkeypatch):
     home.parent.write_text("a file")
     with pytest.raises(S4SError, match="Could not save gradio"):
         packages.provide_gradio(install=True)
-
-
-def test_an_installed_gradio_is_used(home, monkeypatch):
-    monkeypatch.setattr(packages, "find_spec", lambda name: object())
-    before = list(sys.path)
-    packages.provide_gradio(install=True)
-    assert sys.path == before and not home.exists()
