@@ -13,9 +13,9 @@ from panels import ROOT
 from s4s_core.app import jobs as store
 from s4s_core.errors import ConfigError, JobError, ModelError, S4SError
 from s4s_core.teacher import TEACHER_NFE
-from trainer.config import TrainConfig
+from trainer.config import TrainConfig, from_toml
 from trainer.estimate import Estimate
-from trainer.jobs import config_of, queue_job
+from trainer.jobs import queue_job
 from trainer.panel import build, compare, compat, fields, jobs, page, train
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -173,7 +173,7 @@ def test_the_settings_of_a_job_fill_the_fields_again(changed):
     tabs, *updates = page.reuse_settings(job.id)
     assert tabs["selected"] == "train" and len(updates) == len(train.NAMES)
     again = train.read_config(*(update["value"] for update in updates))
-    assert again == config_of(job)
+    assert again == from_toml(job.config_text())
     assert updates[train.NAMES.index("path")]["visible"] == (config.model.kind == "diffusers")
 
 
@@ -187,7 +187,7 @@ def test_the_button_frees_the_host_queues_a_job_and_switches_to_it():
     tabs, listed = page.start_training(host, *values(name="mine"))
     assert host.calls == [[]] and tabs["selected"] == "jobs"
     assert listed["choices"] == [("mine · queued", listed["value"])]
-    assert config_of(store.Job(listed["value"])).name == "mine"
+    assert from_toml(store.Job(listed["value"]).config_text()).name == "mine"
 
 
 def test_no_offered_step_count_reaches_the_usual_teacher():

@@ -141,7 +141,7 @@ def read_config(*values: Any) -> TrainConfig:
         raise ConfigError("Choose at least one step count.")
     try:
         nfes = tuple(int(n) for n in given["nfes"])
-        numbers = {key: int(given[key] or 0) for key in ("budget", "seed")}
+        budget, seed = int(given["budget"] or 0), int(given["seed"] or 0)
         model = fields.model_choice(given)
     except (TypeError, ValueError) as error:
         raise ConfigError(
@@ -154,7 +154,7 @@ def read_config(*values: Any) -> TrainConfig:
             config = replace(config, **{key: given[key]})
     if given["teacher"] not in (None, "", "auto"):
         config = replace(config, teacher=given["teacher"].strip())
-    return replace(config, **numbers)
+    return replace(config, budget=budget, seed=seed)
 
 
 def field_values(config: TrainConfig) -> dict[str, Any]:
