@@ -391,11 +391,11 @@ def test_the_tab_is_the_panel_or_a_sentence(webui, monkeypatch):
     from s4s_webui import tab
 
     built = types.ModuleType("trainer.panel")
-    built.build = lambda hooks: f"the panel in a {hooks.host}"
+    built.build = lambda panel_host: f"the panel in a {type(panel_host).__name__}"
     monkeypatch.setitem(sys.modules, "trainer.panel", built)
-    assert host.tabs[0]() == [("the panel in a WebUI", "S4S", "s4s")]
+    assert host.tabs[0]() == [("the panel in a WebUIHost", "S4S", "s4s")]
 
-    def fails(hooks):
+    def fails(panel_host):
         raise RuntimeError("no <gradio> here")
 
     built.build = fails
