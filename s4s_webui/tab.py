@@ -8,14 +8,11 @@ from .checkpoint import free
 from .section import paragraph
 
 
-class Hooks:
-    """What the panel asks of its host."""
+class WebUIHost:
+    """This WebUI as the panel's host (a `trainer.panel.PanelHost`)."""
 
-    host = "WebUI"
-
-    @staticmethod
-    def before_training() -> None:
-        """Free the GPU, as training runs in another process."""
+    def before_training(self) -> None:
+        """Free the GPU for the process that trains."""
         free()
 
 
@@ -36,7 +33,7 @@ def page() -> Any:
     try:
         from trainer.panel import build
 
-        return build(Hooks())
+        return build(WebUIHost())
     except Exception as error:
         return _error_page(error)
 

@@ -61,7 +61,7 @@ def shoot(page: Any, suffix: str, job: str) -> None:
     """Take one picture of each tab, with `job` selected."""
     page.page.get_by_label("4", exact=True).first.check()
     page.page.locator("#s4s-estimate").click()
-    page.page.get_by_text("at the peak").wait_for(timeout=300_000)
+    page.page.get_by_text("Peak memory").wait_for(timeout=300_000)
     for tab in TABS:
         page.tab(tab)
         if tab == "Jobs":

@@ -350,9 +350,9 @@ def test_the_axis_of_the_plot(webui, folder):
 @pytest.mark.parametrize("kind", ["a1111", "forge", "reforge", "classic"])
 def test_training_frees_the_gpu_and_the_host_gets_its_model_back(webui, kind):
     host = webui(kind)
-    from s4s_webui.tab import Hooks
+    from s4s_webui.tab import WebUIHost
 
-    Hooks().before_training()
+    WebUIHost().before_training()
     assert host.device == "cpu"
     host.section.before_process(Job(4), "None")
     assert host.device == ("cuda" if kind == "a1111" else "cpu")  # the others load on demand
@@ -363,11 +363,11 @@ def test_the_tab_shows_the_panel_or_why_not(webui, monkeypatch):
     from s4s_webui import tab
 
     built = types.ModuleType("trainer.panel")
-    built.build = lambda hooks: f"the panel in a {hooks.host}"
+    built.build = lambda panel_host: f"the panel in a {type(panel_host).__name__}"
     monkeypatch.setitem(sys.modules, "trainer.panel", built)
-    assert host.tabs[0]() == [("the panel in a WebUI", "S4S", "s4s")]
+    assert host.tabs[0]() == [("the panel in a WebUIHost", "S4S", "s4s")]
 
-    def fails(hooks):
+    def fails(panel_host):
         raise RuntimeError("no <gradio> here")
 
     built.build = fails

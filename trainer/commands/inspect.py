@@ -31,12 +31,12 @@ def save_page(path, packs):
     from s4s_core.atomic import write_atomic
     from s4s_core.errors import S4SError
 
-    from ..panel.tables import page
+    from ..panel.charts import chart_page
 
     if len(packs) > 1:
         raise S4SError("A page shows one solver file: name only one with --page.")
     try:
-        write_atomic(path, page(*packs[0]).encode())
+        write_atomic(path, chart_page(*packs[0]).encode())
     except OSError as error:
         raise S4SError(f"{path} cannot be written: {error.strerror or error}.") from error
 
