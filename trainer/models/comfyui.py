@@ -19,10 +19,9 @@ from s4s_core.app.folders import CHECKOUT
 from s4s_core.errors import ModelError
 from s4s_core.spaces import listed_times
 
-from .contract import about, fingerprint, no_pictures
+from .contract import about, file_digest, fingerprint, no_pictures
 from .prediction import network_time
 from .prompts import PROMPTS
-from .weights import file_digest
 
 ENDINGS = (".safetensors", ".sft")
 GUIDANCE = 3.5

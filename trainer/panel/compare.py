@@ -8,9 +8,8 @@ from s4s_core.app.folders import DEMO, DEMO_SOLVER, find_solver, solver_files
 from s4s_core.errors import ModelError, S4SError
 from s4s_core.solver_file import load_unchanged
 
-from ..models.choice import PATHS
-from ..rendering import PICTURES, STOPPED, compare_home, start, stop
-from ..rendering import look as look_at
+from ..models import PATHS
+from ..rendering import PICTURES, STOPPED, compare_home, rendering_state, start, stop
 from . import fields, markup
 from .compat import on
 from .seen import changed
@@ -157,7 +156,7 @@ def look(seen, solver, nfe):
     moved = {} if new == solver else {"value": new}
     nfes = _nfes(new)
     kept = {} if nfe in nfes else {"value": nfes[len(nfes) // 2] if nfes else None}
-    state = look_at(compare_home())
+    state = rendering_state(compare_home())
     running = bool(state and state["running"])
     return [
         changed(seen, "named", (tuple(names), new), lambda: gr.update(choices=names, **moved)),

@@ -5,7 +5,7 @@ import gradio as gr
 from s4s_core.app.folders import CHECKOUT
 from s4s_core.errors import ModelError
 
-from ..models.choice import DTYPES, MODELS, PATHS, ModelChoice
+from ..models import DTYPES, MODELS, PATHS, ModelChoice
 from .compat import on
 
 OFFERED = [kind for kind in MODELS if kind != "python"]

@@ -11,10 +11,9 @@ from s4s_core.errors import ConfigError
 from s4s_core.names import METHODS, OBJECTIVES
 
 from .. import jobs
-from ..config import TrainConfig
+from ..config import PRESETS, TrainConfig, with_preset
 from ..estimate import estimate, size
-from ..models.choice import PATHS
-from ..presets import PRESETS, with_preset
+from ..models import PATHS
 from . import fields
 from .compat import on
 from .markup import card, empty, facts, note
@@ -176,7 +175,7 @@ def values_of(config):
 
 def refill(id):
     """Updates of all fields: the settings of a job."""
-    values = dict(zip(NAMES, values_of(jobs.config_of(Job(id))), strict=True))
+    values = dict(zip(NAMES, values_of(jobs.job_config(Job(id))), strict=True))
     updates = {name: gr.update(value=value) for name, value in values.items()}
     updates["path"] = gr.update(value=values["path"], visible=values["kind"] in PATHS)
     return list(updates.values())
