@@ -31,11 +31,13 @@ from .models.prediction import (
 
 (diffusers,) = import_extras("diffusers")
 utils = diffusers.schedulers.scheduling_utils
+SchedulerMixin: Any = diffusers.SchedulerMixin
+ConfigMixin: Any = diffusers.ConfigMixin
 
 SAVED_AS = "solver.safetensors"
 
 
-class S4SScheduler(diffusers.SchedulerMixin, diffusers.ConfigMixin):  # type: ignore[misc]
+class S4SScheduler(SchedulerMixin, ConfigMixin):
     """Runs the tables of a solver file in any text-to-image or image-to-image pipeline.
 
     solver: a path, or the name of a file in the solver folder. The other options are the
@@ -186,7 +188,9 @@ class S4SScheduler(diffusers.SchedulerMixin, diffusers.ConfigMixin):  # type: ig
         if self._step_index is not None:
             return
         begin = self._begin_index
-        self._first = self.index_for_timestep(timestep) if begin is None else begin
+        if begin is None:
+            begin = 0 if timestep is None else self.index_for_timestep(timestep)
+        self._first = begin
         node, stage = divmod(self._first, self.table.nfe_per_step)
         if stage:
             raise HostError(

@@ -85,8 +85,8 @@ def loads(text: str) -> dict[str, Any]:
             continue
         header = _SECTION.match(line.strip())
         if header and _is_empty(line.strip()[header.end() :]):
-            name, value, target = header[1], {}, values
-            section = value
+            section, name, target = {}, header[1], values
+            value: Any = section
         else:
             name, value = _assignment(number, line.strip(), lines)
             target = section

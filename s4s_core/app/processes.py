@@ -81,7 +81,9 @@ def end_tree(pid: int) -> None:
 
 def no_window() -> int:
     """Return the creation flags that keep a child process from opening a console on Windows."""
-    return subprocess.CREATE_NO_WINDOW if sys.platform == "win32" else 0
+    if sys.platform == "win32":
+        return subprocess.CREATE_NO_WINDOW
+    return 0
 
 
 def start_detached(

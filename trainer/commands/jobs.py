@@ -54,9 +54,13 @@ def _show(args: Namespace) -> int:
         view = job.view()
         if args.json:
             sheet = job.sheet()
-            more = {"metrics": job.metrics(), "log": job.log_tail()}
-            more |= {"config": job_config(job).plain(), "grid": sheet and str(sheet)}
-            print(json.dumps(view.plain() | more, indent=1))
+            details = {
+                "metrics": job.metrics(),
+                "log": job.log_tail(),
+                "config": job_config(job).plain(),
+                "grid": sheet and str(sheet),
+            }
+            print(json.dumps(view.plain() | details, indent=1))
         else:
             print(_line(view), *_details(view, job), sep="\n")
     return 0

@@ -67,7 +67,8 @@ def discrete_times(config: Mapping[str, Any]) -> DiscreteTimes:
     from diffusers import EulerDiscreteScheduler
 
     known = {name: config[name] for name in _BETAS if name in config}
-    return DiscreteTimes(EulerDiscreteScheduler(**known).alphas_cumprod)
+    scheduler: Any = EulerDiscreteScheduler(**known)
+    return DiscreteTimes(scheduler.alphas_cumprod)
 
 
 def flow_shift(config: Mapping[str, Any], tokens: int) -> float:
