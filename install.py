@@ -1,8 +1,8 @@
-"""Installs what requirements.txt asks for and the running Python lacks.
+"""Install the packages in requirements.txt that the running Python lacks.
 
-A WebUI runs this at every start, ComfyUI-Manager after an update: so it needs nothing but Python,
-says nothing when there is nothing to do, and never installs, moves or removes what belongs to the
-host, not even through the needs of another package.
+A WebUI runs this at every start, ComfyUI-Manager after an update. So it needs only Python, prints
+nothing if nothing is missing, and never installs, changes or removes a package that belongs to the
+host, not even as a dependency of another package.
 """
 
 import re
@@ -12,45 +12,49 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-HOSTS_OWN = ("torch", "torchvision", "gradio", "numpy")
-"""Every host brings these, in the versions that it works with."""
+HOST_PACKAGES = ("torch", "torchvision", "gradio", "numpy")
+"""Every host brings these, in versions that work for it."""
 
 
-def version(name):
-    """The installed version of a package, or None."""
+def installed_version(name: str) -> str | None:
+    """Return the installed version of a package, or None."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
 
 
-def missing(requirements):
-    """The lines of a requirements file whose package is neither here nor the host's own."""
+def missing(requirements: str) -> list[str]:
+    """Return the lines of a requirements file with packages to install."""
     lines = (line.partition("#")[0].strip() for line in requirements.splitlines())
-    named = {re.match(r"[\w.-]+", line)[0].lower(): line for line in lines if line}
-    return [line for name, line in named.items() if name not in HOSTS_OWN and not version(name)]
+    by_name = {re.split(r"[^\w.-]", line)[0].lower(): line for line in lines if line}
+    return [
+        line
+        for name, line in by_name.items()
+        if name not in HOST_PACKAGES and not installed_version(name)
+    ]
 
 
-def install(lines):
-    """Run pip for these lines, holding the host's own packages where they are."""
-    held = [f"{name}=={version(name)}" for name in HOSTS_OWN if version(name)]
+def install(lines: list[str]) -> int:
+    """Install the lines with pip, leaving the host's packages alone; return pip's exit code."""
+    versions = {name: installed_version(name) for name in HOST_PACKAGES}
+    pinned = [f"{name}=={version}" for name, version in versions.items() if version]
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder, "constraints.txt")
-        constraints.write_text("\n".join(held), encoding="utf-8")
+        constraints.write_text("\n".join(pinned), encoding="utf-8")
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--retries", "1"]
-        done = subprocess.run([*pip, "-c", str(constraints), *lines], check=False)
-    return done.returncode
+        return subprocess.call([*pip, "-c", str(constraints), *lines])
 
 
-def main():
-    """Exit code: 0, or pip's where it failed; S4S then works without the missing packages."""
+def main() -> int:
+    """Return 0, or pip's exit code if it failed."""
     lines = missing(Path(__file__).with_name("requirements.txt").read_text(encoding="utf-8"))
     if not lines:
         return 0
     print(f"S4S: installing {', '.join(lines)}", flush=True)
     code = install(lines)
     if code:
-        print("S4S: that failed; what needs these packages will say so, all else works.")
+        print("S4S: the installation failed. Features that need these packages are unavailable.")
     return code
 
 

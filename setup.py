@@ -1,6 +1,6 @@
-"""The packages of the wheel: s4s_core as it is, and trainer under a name that cannot collide.
+"""Select the packages of the wheel: s4s_core, and trainer as s4s_trainer to avoid name clashes.
 
-Everything else about the project is in pyproject.toml.
+Everything else is in pyproject.toml.
 """
 
 from setuptools import find_packages, setup

@@ -1,4 +1,4 @@
-"""s4s.py: its logic, and real runs of it in a small checkout whose packages are made here."""
+"""s4s.py: its logic, and real runs in a small checkout with packages made here."""
 
 import importlib.util
 import os
@@ -41,10 +41,10 @@ def s4s():
 
 @pytest.fixture
 def listing(tmp_path):
-    """Writes a requirements file."""
+    """Return a function that writes a requirements file."""
 
     def write(text):
-        file = tmp_path / "some.txt"
+        file = tmp_path / "requirements.txt"
         file.write_text(text)
         return file
 
@@ -60,32 +60,20 @@ def test_requirements_are_read(s4s, listing):
 
 
 @pytest.mark.parametrize("line", ["torch==2.0", "torch<3", "-r other.txt", "torch>=2,<3"])
-def test_only_lower_bounds_are_allowed(s4s, listing, line):
+def test_only_lower_bounds_are_accepted(s4s, listing, line):
     with pytest.raises(s4s.SetupError, match="name>=1.2"):
         s4s.requirements(listing(line))
 
 
-def test_a_start_installs_the_panel_and_lpips(s4s):
-    names = {name for file in s4s.RUN_FILES for name, _ in s4s.requirements(file)}
-    assert names == {"torch", "numpy", "safetensors", "pillow", "gradio", "lpips"}
-
-
-def test_our_own_lists_hold_lower_bounds_only(s4s):
+def test_our_requirements_have_only_lower_bounds(s4s):
     files = [*s4s.TEST_FILES, *(ROOT / "requirements").glob("*.txt")]
     assert all(s4s.requirements(file) for file in files)
 
 
-@pytest.mark.parametrize(
-    "low, high",
-    [("2.9", "2.10"), ("1.99.9", "2"), ("2.0.1", "2.1.0+cu121"), ("0", "0.0.1"), ("9", "2026.1")],
-)
+@pytest.mark.parametrize("low, high", [("2.9", "2.10"), ("1.99.9", "2"), ("2.0.1", "2.1.0+cu121")])
 def test_versions_are_ordered(s4s, low, high):
     assert s4s.release(low) < s4s.release(high)
-
-
-@pytest.mark.parametrize("one, other", [("2", "2.0.0"), ("2.1+cpu", "2.1.0"), ("2.1rc1", "2.1")])
-def test_versions_are_equal(s4s, one, other):
-    assert s4s.release(one) == s4s.release(other)
+    assert s4s.release("2.1rc1") == s4s.release("2.1.0+cpu") == s4s.release("2.1")
 
 
 @pytest.mark.parametrize(
@@ -102,13 +90,13 @@ def test_the_running_python_is_checked(s4s, listing, monkeypatch, installed, eno
     assert s4s.satisfied([listing("torch>=2.0")]) is enough
 
 
-def test_a_python_without_venv_is_told_so(s4s, monkeypatch, tmp_path):
+def test_a_python_without_venv_is_reported(s4s, monkeypatch, tmp_path):
     monkeypatch.setattr(s4s.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(s4s.SetupError, match="no venv module"):
         s4s.prepare(tmp_path / "venv", [])
 
 
-def test_an_old_python_is_told_so():
+def test_an_old_python_is_reported():
     code = "import runpy, sys; sys.version_info = (3, 9, 1); runpy.run_path('s4s.py')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
@@ -119,7 +107,7 @@ def test_an_old_python_is_told_so():
 
 
 class Checkout:
-    """A folder with the real s4s.py around a tiny trainer, and wheels instead of a network."""
+    """A folder with the real s4s.py and a tiny trainer, with wheels instead of a network."""
 
     def __init__(self, folder):
         self.folder = folder / "check out"
@@ -155,8 +143,8 @@ class Checkout:
             text=True,
         )
 
-    def signal(self, number, everyone):
-        """Start a job that waits, signal it (or, as Ctrl-C does, everyone), and see it end."""
+    def signal(self, number, group):
+        """Start a waiting command and signal it, or its whole group as Ctrl-C does."""
         process = subprocess.Popen(
             self.command("wait"),
             cwd=self.elsewhere,
@@ -167,15 +155,15 @@ class Checkout:
         )
         assert process.stdout.readline().startswith("trainer")
         assert process.stdout.readline() == "waiting\n"
-        time.sleep(0.5)  # s4s.py itself is ready an instant after it has started the trainer
-        (os.killpg if everyone else os.kill)(process.pid, number)
+        time.sleep(0.5)  # s4s.py sets its signal handler just after it starts the trainer
+        (os.killpg if group else os.kill)(process.pid, number)
         out, _ = process.communicate(timeout=120)
         return process.returncode, out
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """Set up once; its first run is checked here."""
+    """A checkout that was set up by a first run, which is checked here."""
     checkout = Checkout(tmp_path_factory.mktemp("bootstrap"))
     done = checkout.run("some", "7")
     assert done.returncode == 7, done.stderr
@@ -190,9 +178,8 @@ def test_nothing_is_installed_twice(checkout):
     assert done.stdout.splitlines() == [f"trainer {checkout.elsewhere} ['again', '3']"]
 
 
-def test_the_panel_is_the_default(checkout, s4s):
-    assert s4s.DEFAULT_COMMAND == ["panel"]
-    assert f"trainer {checkout.elsewhere} {s4s.DEFAULT_COMMAND}" in checkout.run().stdout
+def test_the_panel_is_the_default_command(checkout):
+    assert f"trainer {checkout.elsewhere} ['panel']" in checkout.run().stdout
 
 
 def test_changed_requirements_are_installed(checkout):
@@ -201,7 +188,7 @@ def test_changed_requirements_are_installed(checkout):
     assert "installing" not in checkout.run("0").stdout
 
 
-def test_failed_installs_are_one_sentence_and_are_repeated(checkout):
+def test_a_failed_install_is_reported_and_repeated(checkout):
     good = checkout.requirements.read_text()
     checkout.requirements.write_text("tiny>=99\n")
     for _ in range(2):
@@ -212,12 +199,12 @@ def test_failed_installs_are_one_sentence_and_are_repeated(checkout):
     assert checkout.run("0").returncode == 0
 
 
-def test_test_runs_pytest_with_its_needs(checkout):
+def test_the_test_command_installs_and_runs_pytest(checkout):
     done = checkout.run("test", "-k", "some thing")
     assert done.returncode == 5, done.stderr
     assert "installing tiny, pytest" in done.stdout
     assert "pytest ['-k', 'some thing']" in done.stdout
-    assert checkout.run("0").stdout.startswith("trainer")  # the other stamp still holds
+    assert checkout.run("0").stdout.startswith("trainer")  # the other stamp is still valid
 
 
 def remove_pip(checkout):
@@ -239,7 +226,7 @@ def remove_stamps_and_packages(checkout):
 
 
 @pytest.mark.parametrize("damage", [remove_pip, remove_python, remove_stamps_and_packages])
-def test_a_half_made_environment_is_repaired(checkout, damage):
+def test_an_incomplete_environment_is_repaired(checkout, damage):
     damage(checkout)
     done = checkout.run("4")
     assert done.returncode == 4, done.stderr
@@ -256,27 +243,27 @@ def test_an_interrupted_install_leaves_no_stamp(checkout, s4s, monkeypatch):
     assert "installing tiny" in checkout.run("0").stdout
 
 
-def test_a_python_that_has_everything_is_used(checkout, tmp_path):
+def test_a_python_with_every_package_is_used(checkout, tmp_path):
     packages = next(checkout.venv.rglob("site-packages"))
     done = checkout.run("0", PYTHONPATH=str(packages), S4S_VENV=str(tmp_path / "venv"))
     assert done.returncode == 0 and not (tmp_path / "venv").exists()
 
 
-def test_an_impossible_folder_is_one_sentence(checkout, tmp_path):
+def test_a_folder_that_cannot_be_created_is_reported(checkout, tmp_path):
     (tmp_path / "file").touch()
     done = checkout.run("0", S4S_VENV=str(tmp_path / "file"))
     assert done.returncode == 1
-    message = f"error: could not make an environment in {tmp_path / 'file'}"
+    message = f"error: could not create an environment in {tmp_path / 'file'}"
     assert done.stderr.splitlines()[-1].startswith(message)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-def test_ctrl_c_lets_the_job_finish(checkout):
-    code, out = checkout.signal(signal.SIGINT, everyone=True)
+def test_ctrl_c_lets_the_command_finish(checkout):
+    code, out = checkout.signal(signal.SIGINT, group=True)
     assert code == 33 and "saved" in out
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-def test_termination_reaches_the_job(checkout):
-    code, out = checkout.signal(signal.SIGTERM, everyone=False)
+def test_sigterm_reaches_the_command(checkout):
+    code, out = checkout.signal(signal.SIGTERM, group=False)
     assert code == 128 + signal.SIGTERM and "saved" not in out

@@ -1,4 +1,4 @@
-"""What the documentation names exists: relative links, headings behind a #, commands."""
+"""Links, headings, files and commands in the documentation exist."""
 
 import re
 import shlex
@@ -11,28 +11,35 @@ from trainer.cli import build_parser
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("docs", "s4s_core", "scripts", "web", "example_workflows")
 PAGES = [*ROOT.glob("*.md"), *(page for name in FOLDERS for page in (ROOT / name).rglob("*.md"))]
-PAGES = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+FILES = r"`((?:s4s_core|trainer|tests|tools|docs|nodes|web|scripts)/[\w./-]+\.\w+)"
 
 
-def headings(page):
-    """The anchors of a page's headings, as GitHub makes them."""
-    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-") for text in found}
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
 
 
-@PAGES
-def test_links_lead_somewhere(page):
+@EACH_PAGE
+def test_links_point_to_existing_pages_and_headings(page: Path):
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if re.match("[a-z]+:", link):
             continue
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
         assert target.exists(), link
-        assert not anchor or anchor in headings(target), link
+        assert not anchor or anchor in anchors(target), link
 
 
-@PAGES
-def test_commands_can_be_given(page):
+@EACH_PAGE
+def test_named_files_exist(page: Path):
+    for name in re.findall(FILES, page.read_text(encoding="utf-8")):
+        assert (ROOT / name).exists(), name
+
+
+@EACH_PAGE
+def test_commands_parse(page: Path):
     text = page.read_text(encoding="utf-8")
     for line in re.findall(r"python (?:s4s\.py|-m trainer) ([^`\n#]*)", text):
         words = shlex.split(line.replace("NAME", "engine"))

@@ -1,126 +1,173 @@
-"""Imports point one way (docs/architecture.md, "Who depends on whom"), read from the sources."""
+"""Who may import whom (docs/architecture.md, "Who depends on whom"), checked in the sources.
+
+- The mathematics, s4s_core without s4s_core/app, imports torch, numpy, safetensors and itself.
+- s4s_core/app imports the mathematics, and comfy only inside functions of app/comfyui.py.
+- nodes, s4s_webui and trainer import s4s_core. nodes import it relatively, the others absolutely.
+- nodes never import trainer, and nothing imports tools (the command `bench` loads it by name).
+"""
 
 import ast
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE_NEEDS = {"torch", "numpy", "safetensors"}
-CORE_MAY_USE = {"scipy", "lpips"}  # inside a function, by those who have it
+PRODUCT = ("s4s_core", "nodes", "s4s_webui", "trainer", "scripts")
+APP = "s4s_core.app"
+CORE_PACKAGES = {"torch", "numpy", "safetensors"}
+OPTIONAL_PACKAGES = {"scipy", "lpips"}  # inside functions only
+APP_PACKAGES = CORE_PACKAGES | {"PIL"}
+COMFYUI_PACKAGES = {"comfy", "folder_paths", "node_helpers", "latent_preview"}
 
-# Lower ranks never import higher ones; what has no rank only has to keep out of cycles.
+# A module never imports one of a higher rank. Modules without a rank must only avoid cycles.
 RANKS = {
     "errors": 0,
     "names": 0,
-    "forms": 0,
+    "model": 0,
     "spaces": 1,
     "table": 2,
-    "families": 3,
+    "program": 3,
     "classical": 3,
     "schedules": 3,
     "sampling": 4,
     "schedules.gits": 5,
     "teacher": 5,
     "objectives": 5,
-    "evaluation": 5,
+    "candidates": 5,
+    "hosting": 5,
     "training": 6,
 }
 
 
-def sources(folder):
-    """Module name -> path of every Python file in a top-level folder."""
-    found = {}
+class Import(NamedTuple):
+    """One imported name, absolute within the checkout."""
+
+    name: str
+    relative: bool
+    top_level: bool
+
+
+def sources(folder: str) -> dict[str, Path]:
+    """Map module names to paths for every Python file in a top-level folder."""
+    modules = {}
     for path in sorted((ROOT / folder).rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return modules
 
 
-def imports(name, path):
-    """(imported name, is relative, is at module level) of every import, names absolute."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    top = {id(node) for node in tree.body}
-    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(tree):
+def executed(node: ast.AST, top_level: bool = True) -> Iterator[tuple[ast.AST, bool]]:
+    """Yield every node that can run (not TYPE_CHECKING blocks), and whether it runs at import."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield child, top_level
+        yield from executed(child, top_level and not is_function)
+
+
+@cache
+def imports(module: str, path: Path) -> list[Import]:
+    """Return every import of a module."""
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    found = []
+    for node, top_level in executed(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, False, id(node) in top
+            found += [Import(alias.name, False, top_level) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = package[: max(0, len(package) - node.level + 1)] if node.level else []
             base = [*base, node.module] if node.module else base
-            for alias in node.names:
-                yield ".".join([*base, alias.name]), node.level > 0, id(node) in top
+            names = (".".join([*base, alias.name]) for alias in node.names)
+            found += [Import(name, node.level > 0, top_level) for name in names]
+    return found
 
 
-def roots(folder, relative):
-    """First names of what the files of a folder import."""
-    files = sources(folder).items()
-    return {n.split(".")[0] for f in files for n, rel, _ in imports(*f) if rel == relative}
+def packages(folder: str, relative: bool) -> set[str]:
+    """Return the top-level packages that a folder imports relatively, or absolutely."""
+    modules = sources(folder).items()
+    return {i.name.split(".")[0] for m in modules for i in imports(*m) if i.relative == relative}
 
 
-def core_edges():
-    """module -> modules of the core that it imports."""
-    files = sources("s4s_core")
+def core_edges() -> dict[str, set[str]]:
+    """Map each module of s4s_core to the modules of s4s_core that it imports."""
+    modules = sources("s4s_core")
     edges = {}
-    for name, path in files.items():
-        used = {n for n, relative, _ in imports(name, path) if relative}
-        edges[name] = {n if n in files else n.rpartition(".")[0] for n in used} - {name}
+    for module, path in modules.items():
+        used = {i.name for i in imports(module, path) if i.relative}
+        edges[module] = {n if n in modules else n.rpartition(".")[0] for n in used} - {module}
     return edges
 
 
-def rank(module):
-    """The rank of the longest listed prefix, or None."""
+def is_app(module: str) -> bool:
+    return module == APP or module.startswith(APP + ".")
+
+
+def rank(module: str) -> int | None:
+    """Return the rank of the longest listed prefix, or None."""
     parts = module.split(".")[1:]
     prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
     return next((RANKS[prefix] for prefix in prefixes if prefix in RANKS), None)
 
 
-@pytest.mark.parametrize("name, path", sources("s4s_core").items())
-def test_the_core_needs_three_packages(name, path):
-    for imported, relative, at_top in imports(name, path):
+@pytest.mark.parametrize("module, path", sources("s4s_core").items())
+def test_the_core_imports_only_its_own_packages(module: str, path: Path):
+    for name, relative, top_level in imports(module, path):
         if relative:
-            assert imported.startswith("s4s_core"), f"{name} reaches out of the core"
-        else:
-            allowed = CORE_NEEDS if at_top else CORE_NEEDS | CORE_MAY_USE
-            root = imported.split(".")[0]
-            assert root in allowed | sys.stdlib_module_names, f"{name} imports {imported}"
+            assert name.startswith("s4s_core"), f"{module} imports {name} from outside the core"
+            continue
+        allowed = set(sys.stdlib_module_names) | (APP_PACKAGES if is_app(module) else CORE_PACKAGES)
+        if not top_level:
+            allowed |= COMFYUI_PACKAGES if module == f"{APP}.comfyui" else OPTIONAL_PACKAGES
+        assert name.split(".")[0] in allowed, f"{module} imports {name}"
 
 
-def test_nodes_import_relatively_and_never_the_trainer():
-    assert roots("nodes", relative=True) <= {"nodes", "s4s_core"}
-    assert not {"nodes", "s4s_core", "trainer", "scripts"} & roots("nodes", relative=False)
+def test_the_mathematics_never_imports_app():
+    for module, used in core_edges().items():
+        if not is_app(module):
+            assert not {other for other in used if is_app(other)}, module
 
 
-def test_trainer_and_scripts_import_the_core_absolutely():
-    assert roots("trainer", relative=True) <= {"trainer"}
-    assert not {"nodes", "scripts", "trainer", "comfy"} & roots("trainer", relative=False)
-    assert roots("scripts", relative=True) == set()
-    assert not {"nodes", "scripts"} & roots("scripts", relative=False)
-    assert roots("s4s_webui", relative=True) == {"s4s_webui"}
-    assert not {"nodes", "scripts", "s4s_webui"} & roots("s4s_webui", relative=False)
+def test_nodes_import_the_core_relatively_and_never_the_trainer():
+    assert packages("nodes", relative=True) <= {"nodes", "s4s_core"}
+    assert not set(PRODUCT) & packages("nodes", relative=False)
 
 
-@pytest.mark.parametrize("folder", ["s4s_core", "trainer", "nodes", "s4s_webui", "scripts"])
-def test_the_product_imports_no_tools(folder):
+@pytest.mark.parametrize(
+    "folder, forbidden",
+    [
+        ("trainer", {"nodes", "scripts", "s4s_webui", "trainer", "comfy"}),
+        ("s4s_webui", {"nodes", "scripts", "s4s_webui"}),
+        ("scripts", {"nodes", "scripts"}),
+    ],
+)
+def test_other_front_ends_import_the_core_absolutely(folder: str, forbidden: set[str]):
+    assert packages(folder, relative=True) <= {folder}
+    assert not forbidden & packages(folder, relative=False)
+
+
+@pytest.mark.parametrize("folder", PRODUCT)
+def test_nothing_imports_tools(folder: str):
     """Only the command `bench` loads tools/bench, by name, and only in a checkout."""
-    assert "tools" not in roots(folder, relative=False)
-    users = {n for n, path in sources(folder).items() if '"tools' in path.read_text("utf-8")}
+    assert not {"tools", "tests"} & packages(folder, relative=False)
+    users = {m for m, path in sources(folder).items() if '"tools' in path.read_text("utf-8")}
     assert users <= {"trainer.commands.bench"}
 
 
-def test_the_core_imports_downwards():
+def test_core_modules_import_only_lower_ranks():
     for module, used in core_edges().items():
         for other in used:
-            if None not in (rank(module), rank(other)):
-                assert rank(other) <= rank(module), f"{module} imports {other}"
+            mine, theirs = rank(module), rank(other)
+            assert mine is None or theirs is None or theirs <= mine, f"{module} imports {other}"
 
 
 def test_the_core_has_no_import_cycle():
     edges, done = core_edges(), set()
 
-    def visit(module, trail):
+    def visit(module: str, trail: list[str]) -> None:
         assert module not in trail, " -> ".join([*trail, module])
         if module not in done:
             for other in edges.get(module, ()):
@@ -131,8 +178,9 @@ def test_the_core_has_no_import_cycle():
         visit(module, [])
 
 
-def test_solver_files_need_no_engine():
-    allowed = {f"s4s_core.{name}" for name in ("errors", "forms", "table", "metadata", "atomic")}
+def test_solver_files_need_no_solver_code():
+    names = ("errors", "names", "table", "metadata", "atomic")
+    allowed = {f"s4s_core.{name}" for name in names}
     edges = core_edges()
     for module in ("s4s_core.solver_file", "s4s_core.metadata", "s4s_core.atomic"):
         assert edges[module] <= allowed

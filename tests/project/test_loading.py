@@ -1,4 +1,4 @@
-"""One checkout, five ways to be loaded, one copy of the core in each (docs/architecture.md)."""
+"""The five ways to load a checkout, each with one copy of the core (docs/architecture.md)."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import s4s_core
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Ends every script below: which copies of our packages does this process hold?
+# Appended to every script below: report which copies of our packages the process holds.
 REPORT = """
 import json
 files = {name: getattr(module, "__file__", None) or "" for name, module in sys.modules.items()}
@@ -27,15 +27,16 @@ print(json.dumps({
 """
 
 
-def run(*command, cwd, **env):
-    """Run a command in an environment that does not know the checkout; it must succeed."""
+def run(*command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a command without the checkout on its path; it must succeed."""
     clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(command, cwd=cwd, env={**clean, **env}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done
 
 
-def report(script, folder, *arguments):
+def report(script: str, folder: Path, *arguments: Path) -> dict[str, list[str]]:
+    """Run a script in a new process and return what REPORT prints."""
     code = "import importlib, importlib.util, os, pkgutil, sys, types\n" + script + REPORT
     done = run(sys.executable, "-c", code, *map(str, arguments), cwd=folder)
     return json.loads(done.stdout.splitlines()[-1])
@@ -57,29 +58,29 @@ def test_comfyui_loads_the_folder_by_path(tmp_path):
         assert sys.modules["nodes"] is foreign
         importlib.import_module(name + ".s4s_core.table")
     """
-    found = report(dedent(script), tmp_path, ROOT)
-    assert found["cores"] == [str(ROOT).replace(".", "_x_") + ".s4s_core"]
-    assert not {"trainer", "s4s_core"} & set(found["roots"])
+    loaded = report(dedent(script), tmp_path, ROOT)
+    assert loaded["cores"] == [str(ROOT).replace(".", "_x_") + ".s4s_core"]
+    assert not {"trainer", "s4s_core"} & set(loaded["roots"])
 
 
-def test_a_webui_only_puts_the_folder_on_the_path(tmp_path):
+def test_a_webui_puts_the_folder_on_the_path(tmp_path):
     script = """
         sys.path.insert(0, sys.argv[1])
         import s4s_core.table
     """
-    found = report(dedent(script), tmp_path, ROOT)
-    assert found["cores"] == ["s4s_core"]
-    assert not {"trainer", "nodes"} & set(found["roots"])
+    loaded = report(dedent(script), tmp_path, ROOT)
+    assert loaded["cores"] == ["s4s_core"]
+    assert not {"trainer", "nodes"} & set(loaded["roots"])
 
 
-def test_the_root_as_a_plain_module_does_nothing(tmp_path):
+def test_the_root_imported_as_a_plain_module_does_nothing(tmp_path):
     script = """
         sys.path.insert(0, sys.argv[1])
         import __init__
         assert not hasattr(__init__, "NODE_CLASS_MAPPINGS")
     """
-    found = report(dedent(script), tmp_path, ROOT)
-    assert found["cores"] == [] and "nodes" not in found["roots"]
+    loaded = report(dedent(script), tmp_path, ROOT)
+    assert loaded["cores"] == [] and "nodes" not in loaded["roots"]
 
 
 def test_trainer_help_imports_nothing_heavy():
@@ -90,8 +91,8 @@ def test_trainer_help_imports_nothing_heavy():
     assert not {"torch", "numpy", "safetensors", "gradio", "PIL"} & imported
 
 
-def test_trainer_help_is_instant():
-    """Once in five times at least: a machine under load slows a bare interpreter just as much."""
+def test_trainer_help_is_fast():
+    """At least once in five tries: load on the machine slows a bare interpreter just as much."""
 
     def seconds(*arguments):
         start = time.perf_counter()
@@ -104,8 +105,8 @@ def test_trainer_help_is_instant():
 
 def test_trainer_holds_one_core():
     script = "sys.path.insert(0, os.getcwd())\nimport trainer.cli, s4s_core.table\n"
-    found = report(script, ROOT)
-    assert found["cores"] == ["s4s_core"] and "nodes" not in found["roots"]
+    loaded = report(script, ROOT)
+    assert loaded["cores"] == ["s4s_core"] and "nodes" not in loaded["roots"]
 
 
 def test_pytest_holds_one_core():
@@ -126,14 +127,14 @@ def test_every_module_of_the_core_imports_alone(tmp_path):
         for name in s4s_core.__all__:
             assert callable(getattr(s4s_core, name)), name + " is shadowed by a module"
     """
-    found = report(dedent(script), tmp_path, ROOT)
+    loaded = report(dedent(script), tmp_path, ROOT)
     hosts = {"comfy", "folder_paths", "modules", "gradio", "diffusers", "trainer", "nodes"}
-    assert not hosts & set(found["roots"])
+    assert not hosts & set(loaded["roots"])
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """A wheel of the checkout, built offline from a copy, so that no build/ is left behind."""
+    """A wheel of the checkout, built offline from a copy that takes the build/ folder."""
     folder = tmp_path_factory.mktemp("wheel")
     skip = shutil.ignore_patterns(".*", "__pycache__", "build", "docs", "tools", "*.egg-info")
     shutil.copytree(ROOT, folder / "source", ignore=skip)
@@ -142,9 +143,9 @@ def wheel(tmp_path_factory):
     return next(folder.glob("*.whl"))
 
 
-def test_the_wheel_holds_the_core_and_the_trainer_only(wheel):
+def test_the_wheel_holds_only_the_core_and_the_trainer(wheel):
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    kinds = {".py", ".safetensors", ".json", ".toml", ".md"}
+    kinds = {".py", ".typed", ".safetensors", ".json", ".toml", ".md"}
     sources = [p for folder in ("s4s_core", "trainer") for p in (ROOT / folder).rglob("*")]
     names = {p.relative_to(ROOT).as_posix() for p in sources if p.suffix in kinds}
     assert held == {name.replace("trainer/", "s4s_trainer/", 1) for name in names}
@@ -158,6 +159,6 @@ def test_the_installed_wheel_runs(wheel, tmp_path):
     done = run(str(script), "--help", cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
     assert "inspect" in done.stdout
     code = "sys.path.insert(0, sys.argv[1])\nimport s4s_trainer.cli, s4s_core.table\n"
-    found = report(code, tmp_path, tmp_path / "site")
-    assert found["cores"] == ["s4s_core"]
-    assert not {"trainer", "nodes", "scripts", "tests"} & set(found["roots"])
+    loaded = report(code, tmp_path, tmp_path / "site")
+    assert loaded["cores"] == ["s4s_core"]
+    assert not {"trainer", "nodes", "scripts", "tests"} & set(loaded["roots"])

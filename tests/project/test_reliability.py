@@ -1,4 +1,4 @@
-"""Every test that docs/reliability.md names exists, and runs when its line says."""
+"""Every test named in docs/reliability.md exists and carries the marks that its line shows."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PROMISES = [
+GUARANTEES = [
     (line.split("|")[1].strip(), re.findall(r"`(test_\w+)::(test_\w+)`", line))
     for line in (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8").splitlines()
     if "::" in line
@@ -17,26 +17,26 @@ MARKERS = {"slow": "*long*", "host": "*host*"}
 
 
 @cache
-def markers_of(file):
-    """{name: its markers} of the tests of a file, with those that the whole file has."""
+def markers_of(file: str) -> dict[str, set[str]]:
+    """Map the tests of a file to their markers, including those of the whole file."""
     (path,) = (ROOT / "tests").rglob(f"{file}.py")
     tree = ast.parse(path.read_text(encoding="utf-8"))
     shared = [n for n in tree.body if isinstance(n, ast.Assign) and "pytestmark" in ast.unparse(n)]
-    found = {}
+    markers = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             texts = [ast.unparse(part) for part in [*shared, *node.decorator_list]]
-            found[node.name] = set(re.findall(r"pytest\.mark\.(\w+)", " ".join(texts)))
-    return found
+            markers[node.name] = set(re.findall(r"pytest\.mark\.(\w+)", " ".join(texts)))
+    return markers
 
 
-def test_promises_are_made():
-    assert sum(len(tests) for _, tests in PROMISES) > 40
-
-
-@pytest.mark.parametrize("promise, tests", PROMISES, ids=[promise[:60] for promise, _ in PROMISES])
-def test_a_promise_is_held_by_tests_that_run_when_it_says(promise, tests):
+@pytest.mark.parametrize("guarantee, tests", GUARANTEES, ids=[text[:60] for text, _ in GUARANTEES])
+def test_a_guarantee_names_existing_tests_with_its_marks(guarantee, tests):
     assert tests and all(test in markers_of(file) for file, test in tests)
     marked = set().union(*(markers_of(file)[test] for file, test in tests))
     for marker, words in MARKERS.items():
-        assert (marker in marked) == (words in promise), f"{promise}: {words}"
+        assert (marker in marked) == (words in guarantee), f"{guarantee}: {words}"
+
+
+def test_guarantees_are_found():
+    assert sum(len(tests) for _, tests in GUARANTEES) > 40
