@@ -6,14 +6,11 @@ from .checkpoint import free
 from .wording import sentence
 
 
-class Hooks:
-    """What the panel asks of its host."""
+class WebUIHost:
+    """This WebUI as the panel's host (a `trainer.panel.PanelHost`)."""
 
-    host = "WebUI"
-
-    @staticmethod
-    def before_training():
-        """Training runs in a process of its own, which shall find the GPU empty."""
+    def before_training(self) -> None:
+        """Free the GPU for the process that trains."""
         free()
 
 
@@ -34,7 +31,7 @@ def page():
     try:
         from trainer.panel import build
 
-        return build(Hooks())
+        return build(WebUIHost())
     except Exception as error:
         return _excuse(error)
 

@@ -1,4 +1,4 @@
-"""The panel in headless Chromium, for slow tests and for pictures of the docs."""
+"""The panel in headless Chromium, for slow tests and for the pictures in the docs."""
 
 import os
 import re
@@ -6,27 +6,27 @@ import shutil
 from contextlib import contextmanager
 
 WAIT = 120_000
-"""Milliseconds that a page may take for anything but training."""
+"""Milliseconds that anything but training may take."""
 
 
 def chromium():
-    """Path of a Chromium, or None."""
+    """Return the path of Chromium, or None."""
     names = ("chromium", "chromium-browser", "google-chrome")
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
 
 def reason_to_skip():
-    """Why there can be no browser here, or ""."""
+    """Return why there is no browser here, or ""."""
     try:
         import playwright.sync_api  # noqa: F401
     except ImportError:
         return "playwright is not installed"
-    return "" if chromium() else "there is no Chromium: set CHROMIUM to its path"
+    return "" if chromium() else "Chromium not found; set CHROMIUM to its path"
 
 
 @contextmanager
 def opened(url, dark=False, width=1280, height=900):
-    """A PanelPage of a URL."""
+    """Open a URL as a PanelPage."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -50,7 +50,7 @@ class PanelPage:
         self.settle()
 
     def settle(self):
-        """Wait until the page is there and has looked once."""
+        """Wait until the page is there and refreshes itself."""
         self.page.wait_for_selector("#s4s-train")
         self.page.wait_for_function("() => window.s4sTick !== undefined")
 
@@ -71,7 +71,7 @@ class PanelPage:
         field.press("Tab")
 
     def train(self, **fields):
-        """Press Train solver on the demo with the quick preset; fields of Advanced by label."""
+        """Train a solver for the demo with the quick preset; `fields` are those of Advanced."""
         self.page.get_by_label("quick", exact=True).first.check()
         if fields:
             self.accordion("Advanced")
@@ -81,13 +81,13 @@ class PanelPage:
         self.page.wait_for_selector("#s4s-job [data-status]:visible")
 
     def status(self):
-        """(status, percent) of the job that is shown."""
+        """Return (status, percent) of the shown job."""
         card = self.page.locator("#s4s-job [data-status]").first
         percent = re.search(r"(\d+)%", card.inner_text())
         return card.get_attribute("data-status"), int(percent[1]) if percent else 0
 
     def wait_for(self, script, seconds):
-        """Wait until a script of the page is true; a failed job ends the wait."""
+        """Wait until a script is true on the page; fail if the job does."""
         failed = "document.querySelector('#s4s-job [data-status=failed]')"
         self.page.wait_for_function(f"() => ({script}) || {failed}", timeout=1000 * seconds)
         assert self.status()[0] != "failed", self.page.locator("#s4s-job").inner_text()
@@ -96,9 +96,9 @@ class PanelPage:
         self.wait_for("document.querySelector('#s4s-job [data-status=done]')", seconds)
 
     def sources(self, selector):
-        """Bytes of the pictures that an element shows."""
+        """Return the bytes of the pictures in an element."""
         import base64
 
-        found = self.page.locator(f"{selector} img")
-        texts = [found.nth(k).get_attribute("src") for k in range(found.count())]
+        images = self.page.locator(f"{selector} img").all()
+        texts = [image.get_attribute("src") for image in images]
         return [base64.b64decode(text.partition("base64,")[2]) for text in texts]

@@ -1,15 +1,18 @@
-"""What a stranger may write into a good solver file: its words and its picture."""
+"""Hostile text and pictures in valid solver files, and names that a browser may forge."""
 
 import base64
 import struct
 import zlib
 
 EVIL = '"><img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+FORGED_NAMES = ["../../etc/passwd", "/etc/passwd", "", None, 5, "nothing", ["a"], "..", "a\0b"]
+"""Values that a browser may send instead of a listed name."""
+
 ESCAPES = "\x1b[2J\r\nSHA-256: forged\0\u202e\u200b"
 
 
 def bomb(side=20_000):
-    """A PNG of some kilobytes that unpacks to `side` x `side` pixels, as a data URI."""
+    """Return a PNG of a few kilobytes that unpacks to `side` x `side` pixels, as a data URI."""
 
     def chunk(kind, data):
         return (
@@ -24,7 +27,7 @@ def bomb(side=20_000):
 
 
 def _everywhere(text):
-    """A text in every place that takes one."""
+    """Return metadata with a text in every place that takes one."""
     words = {key: text for key in ("name", "author", "licence", "notes")}
     model = {key: text for key in ("name", "hash", "comfy", "architecture", "prediction")}
     scores = {"5": {"rmse": 1.0, "classical": 2.0, "classical_name": text}}
@@ -55,4 +58,4 @@ HOSTILE = {
     "half a picture": {"thumbnail": "data:image/png;base64,A"},
     "another kind of picture": {"thumbnail": "data:image/jpeg;base64,PHNjcmlwdD4="},
 }
-"""{what is wrong: the metadata}."""
+"""Metadata by what is wrong with it."""

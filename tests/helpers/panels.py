@@ -1,4 +1,4 @@
-"""Panels as processes, and requests to them, for the panel's tests."""
+"""Panels as processes, and requests to them."""
 
 import http.client
 import json
@@ -16,7 +16,7 @@ REFUSED = 403
 
 
 class Panel:
-    """`python -m trainer panel` on a free port with a home of its own; use it in a with block."""
+    """`python -m trainer panel` on a free port with its own data folder; a context manager."""
 
     def __init__(self, home, python=sys.executable, root=ROOT, **env):
         self.home = Path(home)
@@ -68,10 +68,10 @@ class Panel:
         self.kill()
 
     def request(self, method, path, body=None, **headers):
-        """(status, text) of a request; headers as keywords, with _ for -.
+        """Send a request and return (status, text); headers are keywords, with _ for -.
 
-        A server that refuses may close the connection while the body is still being sent: a reset
-        or broken connection is that refusal.
+        A server may refuse by closing the connection while the body is still being sent, so a
+        broken connection counts as a refusal.
         """
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         named.setdefault("Host", self.address)
@@ -81,19 +81,17 @@ class Panel:
             connection.request(method, path, body, named)
             response = connection.getresponse()
             return response.status, response.read(1 << 20).decode("utf-8", "replace")
-        except (ConnectionResetError, BrokenPipeError, ConnectionAbortedError):
-            return REFUSED, ""
-        except http.client.RemoteDisconnected:
+        except ConnectionError:  # http.client.RemoteDisconnected is one
             return REFUSED, ""
         finally:
             connection.close()
 
     def config(self):
-        """What the page is made of: components, and the events that they have."""
+        """Return the page's components and their events."""
         return json.loads(self.request("GET", "/config")[1])
 
     def join(self, number, data):
-        """(done well?, text of the last message) of the event of that number, through the queue."""
+        """Trigger an event by its number, through the queue; return (success, last message)."""
         session = secrets.token_hex(8)
         call = {"data": data, "fn_index": number, "session_hash": session}
         body, kind = json.dumps(call).encode(), "application/json"
@@ -102,12 +100,12 @@ class Panel:
             return False, text
         _, text = self.request("GET", f"/gradio_api/queue/data?session_hash={session}")
         lines = (line.removeprefix("data: ") for line in text.splitlines())
-        told = [json.loads(line) for line in lines if line]
-        (last,) = (message for message in told if message["msg"] == "process_completed")
+        messages = [json.loads(line) for line in lines if line]
+        (last,) = (message for message in messages if message["msg"] == "process_completed")
         return last["success"], json.dumps(last)
 
     def upload(self, name, data):
-        """(status, text) of an upload of bytes under that file name, as a browser sends it."""
+        """Upload bytes under a file name, as a browser does; return (status, text)."""
         edge = secrets.token_hex(8)
         body = (
             (
@@ -122,11 +120,11 @@ class Panel:
 
 
 def event_of(config, label, event):
-    """The event (a dict with its number `id`) of the component with that label."""
+    """Return the event, a dict with its number `id`, of the component with a label."""
     (number,) = (c["id"] for c in config["components"] if c["props"].get("label") == label)
     return next(d for d in config["dependencies"] if [number, event] in map(list, d["targets"]))
 
 
 def files_of(folder):
-    """Every file below a folder with its contents."""
+    """Return the contents of every file below a folder."""
     return {str(p): p.read_bytes() for p in sorted(Path(folder).rglob("*")) if p.is_file()}

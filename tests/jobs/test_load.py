@@ -73,7 +73,7 @@ def test_a_thousand_solver_files_are_listed(home):
 
 
 def test_the_tab_of_solvers_looks_at_one_of_a_thousand(home):
-    shown, spent = seconds(lambda: solvers_tab.look({}, "0500.safetensors", "5"))
+    shown, spent = seconds(lambda: solvers_tab.refresh({}, "0500.safetensors", "5"))
     assert "solver 500" in shown[2] and spent < SOON
 
 
@@ -85,14 +85,14 @@ def test_a_hundred_jobs_are_listed(home):
 def test_a_run_of_ten_thousand_rows_is_shown(home):
     metrics, read = seconds(lambda: trainer_jobs.job(home).metrics())
     assert len(metrics) <= 500 and metrics[-1]["step"] == ROWS - 1 and read < SOON
-    shown, spent = seconds(lambda: jobs_tab.look({}, home))
+    shown, spent = seconds(lambda: jobs_tab.refresh({}, home))
     assert "svg" in shown[3] and spent < SOON
 
 
 def test_a_look_at_nothing_new_sends_nothing(home):
     seen = {}
-    jobs_tab.look(seen, home)
-    again, spent = seconds(lambda: jobs_tab.look(seen, home))
+    jobs_tab.refresh(seen, home)
+    again, spent = seconds(lambda: jobs_tab.refresh(seen, home))
     assert all(value == gr.skip() or value == gr.update() for value in again) and spent < SOON
 
 
@@ -103,7 +103,7 @@ def test_a_bomb_of_a_thumbnail_is_never_opened(monkeypatch):
     pack = parse_solver(dump_solver(SolverPack.of(table, metadata={"thumbnail": uri})))
     monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("the thumbnail was opened"))
     assert describe(pack).plain()["thumbnail"] == uri
-    assert uri in markup.solver_card("bomb.safetensors", describe(pack).plain())
+    assert uri in markup.solver_card("bomb.safetensors", describe(pack))
 
 
 RUN = """

@@ -1,7 +1,7 @@
-"""The page under the Gradios that hosts bring, each in an environment made here with its pins.
+"""The page under the versions of Gradio that hosts pin, each in its own environment.
 
-The panel's process needs no torch; the queue runs in the tests' own interpreter, which has it.
-S4S_TEST_ENVS may name a folder in which the environments are kept from run to run.
+The panel needs no torch; the queue runs in the tests' interpreter, which has it. Set S4S_TEST_ENVS
+to a folder to keep the environments between runs.
 """
 
 import os
@@ -34,16 +34,16 @@ TRAINING_SECONDS = 1800
 QUEUE = """
 import time
 from s4s_core.app.folders import jobs_home
-from s4s_core.lock import Lock
-from trainer.jobs import RUNNER_LOCK
-from trainer.jobs.runner import Runner
+from s4s_core.app.jobs import RUNNER_LOCK
 from s4s_core.app.processes import trainer_command
+from s4s_core.lock import Lock
+from trainer.jobs.runner import Runner
 
 class Here(Runner):
     # The panel's Python has no torch: jobs run in this one.
-    def start(self, folder, state):
-        state["start"]["command"] = trainer_command("work", folder.name)
-        super().start(folder, state)
+    def start(self, job, state):
+        state.start["command"] = trainer_command("work", job.id)
+        super().start(job, state)
 
 jobs_home().mkdir(parents=True)
 with Lock(jobs_home() / RUNNER_LOCK) as lock:
@@ -57,7 +57,7 @@ with Lock(jobs_home() / RUNNER_LOCK) as lock:
 
 @pytest.fixture(scope="module", params=PINS)
 def python(request, tmp_path_factory):
-    """The interpreter of an environment with that Gradio."""
+    """The interpreter of an environment with one version of Gradio."""
     kept = os.environ.get("S4S_TEST_ENVS")
     folder = Path(kept or tmp_path_factory.mktemp("envs")) / f"gradio-{request.param}"
     path = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
@@ -71,7 +71,7 @@ def python(request, tmp_path_factory):
 
 @contextmanager
 def queue(home):
-    """The queue of a home, in this interpreter."""
+    """Work through the queue of a data folder in this interpreter."""
     env = os.environ | {"S4S_HOME": str(home), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [sys.executable, "-c", QUEUE], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""The panel in a real browser, end to end on the CPU; slow, and only where there is a Chromium."""
+"""The panel in a real browser, end to end on the CPU; needs Chromium."""
 
 import io
 import os
@@ -33,7 +33,7 @@ def command_line(home, *arguments):
 
 
 def tiles_of_the_command_line(home, solver, folder, count):
-    """Pictures that `sample` makes from seed 0, cut out of its sheet."""
+    """Return the pictures that `sample` makes from seed 0, cut out of its sheet."""
     out = folder / "samples.png"
     options = ["--nfe", "5", "--count", str(count), "--seed", "0", "--out", str(out)]
     command_line(home, "sample", "--solver", str(solver), *options)
@@ -43,7 +43,7 @@ def tiles_of_the_command_line(home, solver, folder, count):
     return [sheet[margin : margin + side : 2, x : x + side : 2] for x in starts]
 
 
-def test_end_to_end(tmp_path):
+def test_train_download_and_compare(tmp_path):
     home = tmp_path / "home"
     with Panel(home) as panel, browsers.opened(panel.url) as page:
         page.train()
@@ -102,7 +102,7 @@ def test_a_killed_panel_loses_nothing(tmp_path):
         panel.kill()
 
 
-def test_what_a_person_does_with_files(tmp_path):
+def test_files_are_added_refused_and_deleted(tmp_path):
     from s4s_core.demo import SOLVERS
 
     home = tmp_path / "home"
@@ -115,12 +115,12 @@ def test_what_a_person_does_with_files(tmp_path):
             SOLVERS["ve"].read_bytes()
         ]
         bad = Path(tmp_path / "bad.safetensors")
-        bad.write_bytes(b"no solver")
+        bad.write_bytes(b"not a solver")
         page.reload()
         page.tab("Solvers")
         page.accordion("Add a file")
         page.page.set_input_files("input[type=file]", str(bad))
-        page.page.get_by_text("This file is no solver").first.wait_for()
+        page.page.get_by_text("This file: cannot be used").first.wait_for()
         assert len(list((home / "solvers").iterdir())) == 1
         page.reload()
         page.tab("Solvers")

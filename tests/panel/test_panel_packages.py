@@ -1,7 +1,7 @@
-"""Where a Python has no gradio, the panel has its own: downloaded whole, and seen by nobody else.
+"""Where Python has no gradio, the panel downloads its own, which no other process sees.
 
-Python without its site-packages (-S) is the host that lacks gradio; pip, which it starts as a
-process of its own, is the real one, and takes a gradio that is made here.
+Python without its site-packages (-S) plays the host without gradio. It starts the real pip, which
+installs a gradio that is made here.
 """
 
 import os
@@ -27,7 +27,7 @@ from trainer import cli
 def serve(port, follow, browser):
     import gradio
     print("panel", gradio.__file__, flush=True)
-    subprocess.run(command("site"))  # as jobs and renderings are started; it prints its sys.path
+    subprocess.run(command("site"))  # started like jobs; it prints its sys.path
 
 sys.modules["trainer.panel.server"] = types.SimpleNamespace(serve=serve)
 sys.exit(cli.main(["panel", *sys.argv[1:]]))
@@ -42,7 +42,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def wheels(tmp_path):
-    """A folder with all that the panel's list asks for."""
+    """A folder with wheels for everything in the panel's requirements."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     make_wheel(folder, "gradio", "99.0", __init__="")
@@ -51,7 +51,7 @@ def wheels(tmp_path):
 
 
 def start(*arguments, wheels, **env):
-    """The panel of a host without gradio, up to where it would serve."""
+    """Run the panel of a host without gradio until it would serve."""
     return subprocess.run(
         [sys.executable, "-S", "-c", PANEL, *arguments],
         env=os.environ | offline(wheels) | env,
@@ -61,7 +61,7 @@ def start(*arguments, wheels, **env):
     )
 
 
-def test_only_the_panels_process_sees_them(home, wheels):
+def test_only_the_panels_process_sees_its_packages(home, wheels):
     (home / f"{packages.NEW}killed").mkdir(parents=True)
     done = start("--install", wheels=wheels)
     assert done.returncode == 0, done.stderr
@@ -74,23 +74,23 @@ def test_only_the_panels_process_sees_them(home, wheels):
     assert again.returncode == 0 and again.stdout.startswith(f"panel {panel}")
 
 
-def test_a_failed_download_leaves_nothing_and_is_one_sentence(home, tmp_path):
+def test_a_failed_download_leaves_nothing_and_says_why(home, tmp_path):
     done = start("--install", wheels=tmp_path)
     assert done.returncode == 1
-    said = done.stderr.splitlines()[-1]
-    assert said.startswith("error: gradio could not be downloaded (No matching distribution found")
-    assert said.endswith("try again.") and "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: Could not download gradio (No matching distribution found")
+    assert last.endswith("try again.") and "Traceback" not in done.stderr
     assert [path.name for path in home.iterdir()] == ["lock"]
 
 
-def test_without_gradio_one_sentence_names_the_command(home, wheels):
+def test_without_gradio_the_error_names_the_command(home, wheels):
     done = start(wheels=wheels)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert f"{sys.executable} -m trainer panel --install" in done.stderr
     assert str(ROOT) in done.stderr and not home.exists()
 
 
-def test_a_wheel_names_its_extra(home, monkeypatch, tmp_path):
+def test_a_wheel_names_the_extra_to_install(home, monkeypatch, tmp_path):
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
     monkeypatch.setattr("trainer.extras.CHECKOUT", tmp_path)
     for install in (False, True):
@@ -98,24 +98,17 @@ def test_a_wheel_names_its_extra(home, monkeypatch, tmp_path):
             packages.provide_gradio(install)
 
 
-def test_two_downloads_at_once_are_one(home, monkeypatch):
+def test_two_downloads_at_once_are_refused(home, monkeypatch):
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
     home.mkdir(parents=True)
     with Lock(home / "lock") as lock:
         lock.take()
-        with pytest.raises(S4SError, match="Another process downloads"):
+        with pytest.raises(S4SError, match="Another process is downloading"):
             packages.provide_gradio(install=True)
 
 
-def test_a_folder_that_cannot_be_made_is_one_sentence(home, monkeypatch):
+def test_a_folder_that_cannot_be_made_is_an_error(home, monkeypatch):
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
     home.parent.write_text("a file")
-    with pytest.raises(S4SError, match="cannot be put there"):
+    with pytest.raises(S4SError, match="Could not save gradio"):
         packages.provide_gradio(install=True)
-
-
-def test_a_gradio_that_is_here_is_used(home, monkeypatch):
-    monkeypatch.setattr(packages, "find_spec", lambda name: object())
-    before = list(sys.path)
-    packages.provide_gradio(install=True)
-    assert sys.path == before and not home.exists()

@@ -376,9 +376,9 @@ def test_the_axis_of_the_plot(webui, folder):
 @pytest.mark.parametrize("kind", ["a1111", "forge", "reforge", "classic"])
 def test_training_finds_the_gpu_empty_and_the_host_gets_its_model_back(webui, kind):
     host = webui(kind)
-    from s4s_webui.tab import Hooks
+    from s4s_webui.tab import WebUIHost
 
-    Hooks().before_training()
+    WebUIHost().before_training()
     assert host.device == "cpu"
     host.section.before_process(Job(4), "None")
     assert host.device == ("cuda" if kind == "a1111" else "cpu")  # the others load on demand
@@ -408,11 +408,11 @@ def test_sheets_of_pictures_under_the_pillow_of_the_hosts(monkeypatch):
     """A1111, Forge and Classic hold Pillow 9.5, whose default font takes no size."""
     from PIL import ImageFont
 
-    from trainer.pictures import grid
+    from s4s_core.app.pictures import Row, sheet
 
     made = ImageFont.load_default()
     monkeypatch.setattr(ImageFont, "load_default", lambda: made)
-    assert grid({"a row": torch.zeros(2, 3, 8, 8)}).size[1] > 16
+    assert sheet([Row("a row", torch.zeros(2, 3, 8, 8))]).size[1] > 16
 
 
 def test_the_double_is_right():

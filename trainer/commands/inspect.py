@@ -38,12 +38,12 @@ def save_page(path: str, packs: "list[tuple[str, SolverPack]]") -> None:
     from s4s_core.atomic import write_atomic
     from s4s_core.errors import S4SError
 
-    from ..panel.tables import page
+    from ..panel.charts import chart_page
 
     if len(packs) > 1:
         raise S4SError("--page takes one solver file only.")
     try:
-        write_atomic(path, page(*packs[0]).encode())
+        write_atomic(path, chart_page(*packs[0]).encode())
     except OSError as error:
         raise S4SError(f"Could not write {path}: {error.strerror or error}.") from error
 

@@ -1,15 +1,26 @@
-"""The panel: train, follow, keep and compare solvers in a browser.
+"""The panel: train, compare and manage solvers in a browser.
 
-`build` makes the page under Gradio 3.41 to 6, for this package's own server (`server.py`) or for a
-WebUI's tab. The page holds no state: jobs, solver files and comparisons are folders on disk, and
-every look at them is fresh, so that a refresh or a restart loses nothing. Models are opened in
-other processes only; the page itself never imports torch.
+`build` makes the page under Gradio 3.41 to 6, for the panel's own server (`server.py`) or for a
+WebUI's tab. The page holds no state: jobs, solver files and comparisons are folders on disk and are
+read anew on every refresh, so reloading the page or restarting the panel loses nothing. Other
+processes open the models; the page itself never imports torch.
 """
 
+from typing import TYPE_CHECKING, Protocol
 
-def build(hooks=None):
-    """The page as a gr.Blocks. `hooks`, if given, has `before_training()`, called before another
-    process opens a model (a WebUI frees its memory there), and `host`, the host's name."""
+if TYPE_CHECKING:
+    import gradio as gr
+
+
+class PanelHost(Protocol):
+    """The program that shows the panel or has started it."""
+
+    def before_training(self) -> None:
+        """Free memory: another process is about to open a model."""
+
+
+def build(host: PanelHost | None = None) -> "gr.Blocks":
+    """Return the page."""
     from .page import build_page
 
-    return build_page(hooks)
+    return build_page(host)

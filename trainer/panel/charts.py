@@ -1,7 +1,17 @@
-"""Charts as inline SVG: they take the page's colours, light or dark, and need no library."""
+"""Charts as inline SVG, in the page's colours: lines, heat maps, and the tables of a solver.
+
+For the tab Solvers and for `inspect --page`; no gradio here.
+"""
 
 import math
+from collections.abc import Iterable, Sequence
 from html import escape
+from typing import TypeGuard
+
+from s4s_core.app.description import describe, describe_table
+from s4s_core.table import SolverPack
+
+Point = tuple[float | None, float | None]
 
 COLOURS = ("#8b5cf6", "#0ea5e9", "#f59e0b", "#10b981", "#ef4444", "#ec4899", "#84cc16", "#6366f1")
 WIDTH, HEIGHT = 560, 250
@@ -9,41 +19,55 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 30, 34
 
 LARGEST = 1e250
 SAME = 1e-9
-"""Relative difference up to which the numbers on an axis are one."""
+"""Numbers on an axis with a smaller relative difference count as equal."""
 
 MOST_DECADES = 20
-"""Powers of ten on an axis that each have a tick."""
+"""How many powers of ten on an axis get a tick each."""
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
+body {{ font: 15px system-ui, sans-serif; max-width: 1240px; margin: 2rem auto; color: #1e293b; }}
+.s4s-charts {{ display: flex; flex-wrap: wrap; gap: 1rem; }}
+.s4s-chart {{ width: 560px; }} .s4s-chart text {{ font-size: 12px; fill: currentColor; }}
+.s4s-chart text.s4s-title {{ font-weight: 600; }}
+.s4s-chart .s4s-rule {{ stroke: currentColor; stroke-opacity: .15; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #0b0f19; color: #e2e8f0; }} }}
+</style></head><body><h1>{title}</h1>{body}</body></html>
+"""
 
 
 class Axis:
-    """Numbers onto pixels, linearly or by their logarithm; `ticks` are round numbers on it.
+    """Maps numbers to pixels, linearly or by their logarithm.
 
-    Files may hold any finite number: what is larger than LARGEST, or nearer to zero than its
-    inverse, is drawn at that place, so that no reckoning overflows.
+    Files may hold any finite number: sizes above LARGEST and below its inverse are clipped, so that
+    nothing overflows.
     """
 
-    def __init__(self, values, first, last, log=False):
+    def __init__(
+        self, values: Sequence[float], first: float, last: float, log: bool = False
+    ) -> None:
         self.log, self.first, self.last = log, first, last
         places = [self._place(value) for value in values]
         low, high = min(places), max(places)
-        if high - low <= SAME * (1 if log else max(abs(low), abs(high))):  # as good as one number
+        if high - low <= SAME * (1 if log else max(abs(low), abs(high))):  # all equal
             low, high = (low - 0.5, high + 0.5) if log else (low, low + max(1, abs(low)))
         elif log:
             margin = 0.05 * (high - low)
             low, high = low - margin, high + margin
         self.low, self.high = low, high
 
-    def _place(self, value):
+    def _place(self, value: float) -> float:
         size = min(abs(value), LARGEST)
         if self.log:
             return math.log10(max(size, 1 / LARGEST))
         return math.copysign(size, value) if size > 1 / LARGEST else 0.0
 
-    def __call__(self, value):
+    def __call__(self, value: float) -> float:
         share = (self._place(value) - self.low) / (self.high - self.low)
         return self.first + share * (self.last - self.first)
 
-    def ticks(self):
+    def ticks(self) -> list[float]:
+        """Return round numbers along the axis."""
         if not self.log:
             return _round_steps(self.low, self.high)
         if self.high - self.low < 1:
@@ -51,35 +75,35 @@ class Axis:
         stride = max(1, round((self.high - self.low) / MOST_DECADES))
         decades = range(math.floor(self.low), math.ceil(self.high) + 1, stride)
         marks = (1, 2, 5) if self.high - self.low < 2.5 else (1,)
-        found = [mark * 10.0**power for power in decades for mark in marks]
-        return [tick for tick in found if self.low <= math.log10(tick) <= self.high]
+        ticks = [mark * 10.0**power for power in decades for mark in marks]
+        return [tick for tick in ticks if self.low <= math.log10(tick) <= self.high]
 
 
-def _round_steps(low, high, count=5):
-    """About `count` round numbers between two numbers."""
+def _round_steps(low: float, high: float, count: int = 5) -> list[float]:
+    """Return about `count` round numbers between two numbers."""
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
     return [step * k for k in range(math.ceil(low / step), math.floor(high / step + 1e-9) + 1)]
 
 
-def short(value):
-    """A number for an axis: 12k, 0.05, 1.5M, 1e+12."""
+def short(value: float) -> str:
+    """Format a number for an axis: 12k, 0.05, 1.5M, 1e+12."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if size <= abs(value) < 1000 * size:
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
 
 
-def line_chart(title, series, x_label, log_y=True):
-    """Lines over common axes; `series` is {label: [(x, y), ...]}.
+def line_chart(title: str, series: dict[str, list[Point]], x_label: str, log_y: bool = True) -> str:
+    """Draw lines; `series` is {label: [(x, y), ...]}.
 
     A point that cannot be drawn (not finite, or not positive on a logarithmic axis) is a gap.
     """
     lines = {label: _pieces(points, log_y) for label, points in series.items()}
     lines = {label: pieces for label, pieces in lines.items() if pieces}
     if not lines:
-        return _frame(title, _text(WIDTH / 2, HEIGHT / 2, "nothing to draw yet", "middle", "faint"))
+        return _frame(title, _text(WIDTH / 2, HEIGHT / 2, "no data yet", "middle", "faint"))
     points = [point for pieces in lines.values() for piece in pieces for point in piece]
     x = Axis([p[0] for p in points], _LEFT, WIDTH - _RIGHT)
     y = Axis([p[1] for p in points], HEIGHT - _BOTTOM, _TOP, log_y)
@@ -90,19 +114,22 @@ def line_chart(title, series, x_label, log_y=True):
     return _frame(title, "".join(parts) + _legend(lines))
 
 
-def _pieces(points, log):
-    """Runs of points between the gaps."""
-    pieces = [[]]
+def _pieces(points: list[Point], log: bool) -> list[list[tuple[float, float]]]:
+    """Split a line at its gaps."""
+    pieces: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
-        numbers = all(isinstance(v, int | float) and math.isfinite(v) for v in (x, y))
-        if numbers and (y > 0 or not log):
+        if _is_finite(x) and _is_finite(y) and (y > 0 or not log):
             pieces[-1].append((x, y))
         elif pieces[-1]:
             pieces.append([])
     return [piece for piece in pieces if piece]
 
 
-def _line(points, x, y, colour, label):
+def _is_finite(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _line(points: list[tuple[float, float]], x: Axis, y: Axis, colour: str, label: str) -> str:
     path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in points)
     last_x, last_y = points[-1]
     return (
@@ -112,7 +139,7 @@ def _line(points, x, y, colour, label):
     )
 
 
-def _grid(x, y, x_label):
+def _grid(x: Axis, y: Axis, x_label: str) -> str:
     parts = []
     for tick in y.ticks():
         at = y(tick)
@@ -123,9 +150,9 @@ def _grid(x, y, x_label):
     return "".join(parts)
 
 
-def _legend(labels):
-    """Names of the lines in their colours, at the top right."""
-    parts, at = [], WIDTH - _RIGHT
+def _legend(labels: Iterable[str]) -> str:
+    """Name the lines in their colours, at the top right."""
+    parts, at = [], float(WIDTH - _RIGHT)
     for number, label in reversed(list(enumerate(labels))):
         parts.append(_text(at, 16, label, "end"))
         at -= 6.5 * len(label) + 11
@@ -135,12 +162,12 @@ def _legend(labels):
     return "".join(parts)
 
 
-def _text(x, y, text, anchor="start", kind=""):
+def _text(x: float, y: float, text: str, anchor: str = "start", kind: str = "") -> str:
     name = f' class="s4s-{kind}"' if kind else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{name}>{escape(text)}</text>'
 
 
-def _frame(title, body, height=HEIGHT):
+def _frame(title: str, body: str, height: float = HEIGHT) -> str:
     return (
         f'<svg class="s4s-chart" viewBox="0 0 {WIDTH} {height}" role="img" '
         f'aria-label="{escape(title)}">'
@@ -148,9 +175,9 @@ def _frame(title, body, height=HEIGHT):
     )
 
 
-def heat_map(title, rows):
-    """Numbers as coloured cells: violet above zero, amber below; a row of the matrix per row."""
-    most = max((abs(v) for row in rows for v in row if v is not None), default=0) or 1
+def heat_map(title: str, rows: Sequence[Sequence[float]]) -> str:
+    """Draw a matrix as coloured cells: violet above zero, amber below."""
+    most = max((abs(value) for row in rows for value in row), default=0) or 1
     columns = max(len(row) for row in rows)
     side_x, side_y = min(90, (WIDTH - _LEFT - _RIGHT) / columns), 26
     parts = []
@@ -166,3 +193,29 @@ def heat_map(title, rows):
             )
             parts.append(_text(left + side_x / 2, top + side_y / 2 + 4, f"{value:.3g}", "middle"))
     return _frame(title, "".join(parts), _TOP + len(rows) * side_y + 8)
+
+
+def table_charts(pack: SolverPack, nfe: int) -> list[str]:
+    """Draw one table of a pack: its noise levels, and its coefficients by step."""
+    table = describe_table(pack, nfe)
+    sigmas, calls = table["sigmas"], table["call_sigmas"]
+    lines: dict[str, list[Point]] = {"nodes": list(enumerate(sigmas))}
+    if len(calls) == len(sigmas) - 1 and calls != sigmas[:-1]:
+        lines["given to the model"] = list(enumerate(calls))
+    charts = [line_chart("Noise level (sigma) by step", lines, "step")]
+    for name, array in table["coefficients"].items():
+        if not array:  # a corrector has no coefficients if there is only one call
+            continue
+        rows = array if not isinstance(array[0][0], list) else [sum(row, []) for row in array]
+        charts.append(heat_map(f"Coefficients {name} ({table['family']}, {table['form']})", rows))
+    return charts
+
+
+def chart_page(file: str, pack: SolverPack) -> str:
+    """Return an HTML page with the charts of all tables of a pack."""
+    parts = []
+    for nfe in pack.nfes:
+        charts = "".join(table_charts(pack, nfe))
+        parts.append(f'<h2>{nfe} model calls</h2><div class="s4s-charts">{charts}</div>')
+    title = escape(describe(pack).name or file)
+    return _PAGE.format(title=title, body="".join(parts))

@@ -1,6 +1,9 @@
 """The tab Compare: teacher, classical solver and learned solver from the same noise."""
 
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import gradio as gr
 
@@ -8,31 +11,37 @@ from s4s_core.app.folders import DEMO, DEMO_SOLVER, find_solver, solver_files
 from s4s_core.errors import ModelError, S4SError
 from s4s_core.solver_file import load_unchanged
 
+from .. import rendering
 from ..models import PATHS
-from ..rendering import PICTURES, STOPPED, compare_home, rendering_state, start, stop
-from . import fields, markup
-from .compat import on
-from .seen import changed
+from ..rendering import PICTURES, STOPPED, compare_home
+from . import PanelHost, fields, markup
+from .compat import Shown, changed, changed_choices, on
 
 CLASSICAL = {
-    "the best one that the file knows": "auto",
-    "DPM++ 2M, Karras-like times": "dpmpp:2:edm",
+    "best one in the solver file": "auto",
+    "DPM++ 2M, Karras-like schedule": "dpmpp:2:edm",
     "UniPC": "unipc-bh2:3:logsnr",
     "iPNDM": "ipndm:3:edm",
     "Euler": "euler:1:edm",
-    "Euler, uniform times (flow models)": "euler:1:uniform",
+    "Euler, uniform schedule (flow models)": "euler:1:uniform",
 }
-_NONE = "Choose a solver and press Render: the three pictures appear here."
+_NONE = "Choose a solver and press Render. The three pictures appear here."
+
+NAMES = (
+    *("kind", "path", "solver", "nfe", "seed", "count", "prompts", "classical", "negative"),
+    *("cfg", "width", "height", "dtype", "offload"),
+)
+"""The fields in the order of CompareTab.inputs."""
 
 
 class CompareTab:
-    """Builds the tab; `outputs` are what `look` returns values for."""
+    """The tab's components; `refresh` returns updates for `outputs`."""
 
-    def __init__(self, hooks=None):
-        self.hooks = hooks
+    def __init__(self, host: PanelHost | None = None) -> None:
+        self.host = host
         with gr.Row():
             with gr.Column(scale=2, min_width=320):
-                self.inputs = self._fields()
+                self.inputs = self._basic() | self._advanced()
                 with gr.Row():
                     self.render = gr.Button("Render", variant="primary", elem_id="s4s-render")
                     self.stop = gr.Button("Stop", interactive=False, min_width=80)
@@ -42,92 +51,89 @@ class CompareTab:
         self.outputs = [self.inputs["solver"], self.inputs["nfe"], self.status, self.pictures]
         self.outputs += [self.stop]
 
-    def _fields(self):
-        found = {"kind": fields.kind_field()}
-        found["path"] = fields.path_field(found["kind"])
-        found["solver"] = gr.Dropdown(
+    def _basic(self) -> dict[str, Any]:
+        inputs = {"kind": fields.kind_field()}
+        inputs["path"] = fields.path_field(inputs["kind"])
+        inputs["solver"] = gr.Dropdown(
             [],
             label="Solver",
-            info="A file of the tab Solvers, or the demo's own.",
+            info="A file from the tab Solvers, or the demo's solver.",
             elem_id="s4s-compare-solver",
         )
         with gr.Row():
-            found["nfe"] = gr.Dropdown(
-                [], label="Steps", info="Model calls; those that the file has."
+            inputs["nfe"] = gr.Dropdown([], label="Steps", info="Step counts in the file.")
+            inputs["seed"] = gr.Number(0, precision=0, label="Seed", info="Seed of the noise.")
+            inputs["count"] = gr.Slider(
+                1, 16, value=4, step=1, label="Pictures", info="How many per solver."
             )
-            found["seed"] = gr.Number(0, precision=0, label="Seed", info="Of the noise.")
-            found["count"] = gr.Slider(
-                1, 16, value=4, step=1, label="Pictures", info="On one sheet."
-            )
-        found["prompts"] = gr.Textbox(
-            "", lines=2, label="Prompt", info="What to show. Empty: the model's own prompts."
+        inputs["prompts"] = gr.Textbox(
+            "", lines=2, label="Prompt", info="Leave empty to use the model's default prompts."
         )
-        found["classical"] = gr.Dropdown(
+        inputs["classical"] = gr.Dropdown(
             list(CLASSICAL),
             value=next(iter(CLASSICAL)),
             label="Compare with",
-            info="The classical solver at the same number of model calls.",
+            info="A classical solver with the same number of steps.",
         )
+        return inputs
+
+    def _advanced(self) -> dict[str, Any]:
+        inputs: dict[str, Any] = {}
         with gr.Accordion("Advanced", open=False):
-            found["negative"] = fields.negative_field()
+            inputs["negative"] = fields.negative_field()
             with gr.Row():
-                found["cfg"] = fields.cfg_field()
-                found["width"] = fields.side_field("Width")
-                found["height"] = fields.side_field("Height")
+                inputs["cfg"] = fields.cfg_field()
+                inputs["width"] = fields.side_field("Width")
+                inputs["height"] = fields.side_field("Height")
             with gr.Row():
-                found["dtype"] = fields.dtype_field()
-                found["offload"] = fields.offload_field()
-        return found
+                inputs["dtype"] = fields.dtype_field()
+                inputs["offload"] = fields.offload_field()
+        return inputs
 
-    def wire(self, look_again):
-        """`look_again(event)` makes an event's end a look at everything."""
-        start = partial(begin, self.hooks)
-        look_again(on(self.render.click, start, list(self.inputs.values())))
-        look_again(on(self.stop.click, lambda: stop(compare_home())))
-
-
-NAMES = (
-    *("kind", "path", "solver", "nfe", "seed", "count", "prompts", "classical", "negative"),
-    *("cfg", "width", "height", "dtype", "offload"),
-)
-"""The fields in the order of CompareTab.inputs; a test holds the two together."""
+    def listen(self, refresh_after: Callable[[Any], None]) -> None:
+        """Connect the buttons; `refresh_after(event)` refreshes the page when an event is over."""
+        start = partial(start_rendering, self.host)
+        refresh_after(on(self.render.click, start, list(self.inputs.values())))
+        refresh_after(on(self.stop.click, lambda: rendering.stop(compare_home())))
 
 
-def offered():
-    """{name: path} of the solver files, and the demo's own behind them."""
+def offered_solvers() -> dict[str, Path]:
+    """Return the solver files by name, and the demo's solver after them."""
     files = solver_files()
     return files if DEMO in files else files | {DEMO: DEMO_SOLVER}
 
 
-def find(name):
-    """The path of an offered solver; S4SError says what to do where it is none."""
+def solver_path(name: Any) -> Path:
+    """Return the path of an offered solver; raise S4SError if there is none of that name."""
     if not name:
         raise S4SError("Choose a solver first.")
-    files = offered()
+    files = offered_solvers()
     return files[name] if name in files else find_solver(name)
 
 
-def begin(hooks, *values):
-    """Start to render in a process of its own."""
-    options = arguments(dict(zip(NAMES, values, strict=True)))
-    fields.make_room(hooks)
-    start(compare_home(), options)
+def start_rendering(host: PanelHost | None, *values: Any) -> None:
+    """Start the process that renders."""
+    arguments = render_arguments(dict(zip(NAMES, values, strict=True)))
+    fields.free_memory(host)
+    rendering.start(compare_home(), arguments)
 
 
-def arguments(given):
-    """Arguments of the command `render`; everything is checked before a process starts."""
+def render_arguments(given: Mapping[str, Any]) -> list[str]:
+    """Check the values of the fields and return them as arguments of the command `render`."""
     prompt = " ".join((given["prompts"] or "").split())
-    path = find(given["solver"])
+    path = solver_path(given["solver"])
     pack = load_unchanged(path)
     try:
-        choice = fields.model_choice(given | {"prompts": prompt})
+        choice = fields.model_choice({**given, "prompts": prompt})
         nfe, seed, count = (int(given[key]) for key in ("nfe", "seed", "count"))
     except (TypeError, ValueError):
-        raise ModelError("Steps, seed, pictures, CFG and size are numbers.") from None
+        raise ModelError("Steps, seed, pictures, CFG, width and height must be numbers.") from None
     if nfe not in pack.nfes:
-        raise S4SError(f"{path.name} has no table of {nfe} steps: choose one of its own.")
-    if given["classical"] not in CLASSICAL or not 1 <= count <= 16 or not 0 <= seed < 2**63:
-        raise S4SError("Choose 1 to 16 pictures, a seed from 0 on, and a solver of the list.")
+        raise S4SError(f"{path.name} has no table for {nfe} steps. Choose one of its step counts.")
+    if given["classical"] not in CLASSICAL:
+        raise S4SError("Choose a classical solver from the list.")
+    if not 1 <= count <= 16 or not 0 <= seed < 2**63:
+        raise S4SError("Pictures must be 1 to 16, and the seed must be >= 0.")
     model = f"{choice.kind}:{choice.path}" if choice.kind in PATHS else choice.kind
     options = {
         "model": model,
@@ -148,34 +154,33 @@ def arguments(given):
     return [*(f"--{name}={value}" for name, value in options.items()), *flags]
 
 
-def look(seen, solver, nfe):
-    """Values for CompareTab.outputs: what has changed since the last look."""
-    names = list(offered())
-    first = seen.get("named") == ((DEMO,), DEMO) and len(names) > 1  # nobody chose the demo's
-    new = solver if solver in names and not first else names[0]
-    moved = {} if new == solver else {"value": new}
-    nfes = _nfes(new)
-    kept = {} if nfe in nfes else {"value": nfes[len(nfes) // 2] if nfes else None}
-    state = rendering_state(compare_home())
+def refresh(shown: Shown, chosen: Any, nfe: Any) -> list[Any]:
+    """Return updates for CompareTab.outputs."""
+    names = list(offered_solvers())
+    was_default = shown.get("compared") == ((DEMO,), DEMO) and len(names) > 1
+    solver = chosen if chosen in names and not was_default else names[0]
+    nfes = _step_counts(solver)
+    steps = nfe if nfe in nfes else next(iter(nfes[len(nfes) // 2 :]), None)
+    state = rendering.rendering_state(compare_home())
     running = bool(state and state["running"])
     return [
-        changed(seen, "named", (tuple(names), new), lambda: gr.update(choices=names, **moved)),
-        changed(seen, "steps", (new, *nfes), lambda: gr.update(choices=nfes, **kept)),
-        changed(seen, "status", status(state)),
-        changed(seen, "pictures", repr(state and state["done"]), lambda: pictures(state)),
-        changed(seen, "stop", running, lambda: gr.update(interactive=running)),
+        changed_choices(shown, "compared", names, chosen, solver),
+        changed_choices(shown, "steps", nfes, nfe, steps),
+        changed(shown, "status", status_markup(state)),
+        changed(shown, "pictures", repr(state and state["done"]), lambda: pictures_markup(state)),
+        changed(shown, "stop", gr.update(interactive=running)),
     ]
 
 
-def _nfes(name):
+def _step_counts(name: str) -> list[str]:
     try:
-        return [str(n) for n in load_unchanged(find(name)).nfes]
+        return [str(n) for n in load_unchanged(solver_path(name)).nfes]
     except S4SError:
         return []
 
 
-def status(state):
-    """How far the rendering is, and what differs from the solver's training."""
+def status_markup(state: Mapping[str, Any] | None) -> str:
+    """Show how far the rendering is, and what differs from the solver's training."""
     if state is None:
         return ""
     if state["message"] == STOPPED:
@@ -186,29 +191,30 @@ def status(state):
     if not state["running"]:
         return warnings
     bar = markup.bar(state["progress"], "running")
-    return markup.card("Rendering", bar + markup.escape(state["message"])) + warnings
+    return markup.card("Rendering", bar + markup.hint(state["message"])) + warnings
 
 
-def pictures(state):
-    """What is rendered so far: a slider from teacher to S4S, and all three side by side."""
-    shown = {}
-    for name in PICTURES if state else ():
+def pictures_markup(state: Mapping[str, Any] | None) -> str:
+    """Show the finished pictures: a slider from classical to S4S, and all three side by side."""
+    done = state["done"] if state else {}
+    images = {}
+    for name in PICTURES:
         try:
             data = (compare_home() / f"{name}.png").read_bytes()
         except OSError:
             continue
-        if name in state["done"]:
-            shown[name] = (caption(state["done"][name]), markup.picture(data, "image/png", name))
-    if not shown:
+        if name in done:
+            images[name] = markup.picture(data, name)
+    if not images:
         return markup.empty(_NONE)
-    top = ""
-    if len(shown) == len(PICTURES):
-        (_, left), (_, right) = shown["classical"], shown["solver"]
-        texts = [state["done"][name] for name in ("classical", "solver")]
-        top = markup.slider(left, right, *(f"{t['label']}, {t['nfe']} steps" for t in texts))
-    return top + markup.figures(shown.values())
-
-
-def caption(done):
-    text = f"{done['label']}, {done['nfe']} steps"
-    return f"{text}: error {done['rmse']:.4f}" if done["rmse"] else text
+    titles = {name: f"{done[name]['label']}, {done[name]['nfe']} steps" for name in images}
+    slider = ""
+    if len(images) == len(PICTURES):
+        pair = ("classical", "solver")
+        slider = markup.slider(*(images[name] for name in pair), *(titles[name] for name in pair))
+    errors = {name: done[name]["rmse"] for name in images}
+    captions = {
+        name: f"{title}: error {errors[name]:.4f}" if errors[name] else title
+        for name, title in titles.items()
+    }
+    return slider + markup.figures((captions[name], images[name]) for name in images)

@@ -1,8 +1,10 @@
-"""What differs between Gradio 3.41, 4.40 and 6; the rest of the panel knows one Gradio only."""
+"""Gradio as the panel uses it: the differences between 3.41, 4.40 and 6, errors and updates."""
 
 import functools
 import inspect
+from collections.abc import Callable, Sequence
 from html import escape
+from typing import Any
 
 import gradio as gr
 
@@ -11,43 +13,73 @@ from s4s_core.errors import S4SError
 MAJOR = int(gr.__version__.partition(".")[0])
 _JS = "_js" if MAJOR < 4 else "js"
 
-UNCHANGED = gr.update()
-"""What an event returns for a component that it leaves alone."""
+UNCHANGED: Any = gr.update()
+"""What an event returns for a component that stays the same."""
+
+Shown = dict[str, Any]
+"""What a browser tab shows, by place: a value, or a signature that changes when the value does."""
 
 
-def _telling(function):
-    """The same function; an S4SError becomes the sentence that the page shows."""
+def changed(shown: Shown, place: str, signature: Any, make: Callable[[], Any] | None = None) -> Any:
+    """Return the value for a place, or UNCHANGED if the browser already shows it.
+
+    `make()` returns the value; without it, the signature is the value.
+    """
+    if place in shown and shown[place] == signature:
+        return UNCHANGED
+    shown[place] = signature
+    return make() if make else signature
+
+
+def changed_choices(
+    shown: Shown, place: str, choices: Sequence[Any], chosen: object, new: object
+) -> Any:
+    """Return the update of a list of choices; the choice moves only if `new` is not `chosen`."""
+    moved: dict[str, Any] = {} if new == chosen else {"value": new}
+    signature = (tuple(choices), new)
+    return changed(shown, place, signature, lambda: gr.update(choices=list(choices), **moved))
+
+
+def _show_errors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function so that the page shows the message of an S4SError."""
 
     @functools.wraps(function)
-    def told(*arguments):
+    def wrapper(*arguments: Any) -> Any:
         try:
             return function(*arguments)
         except S4SError as error:
             raise gr.Error(escape(str(error), quote=False)) from None
 
-    return told
+    return wrapper
 
 
-def on(event, function=None, inputs=None, outputs=None, js=None, quiet=False):
-    """Listen to an event of a component; returns what `.then` can be called on.
+def on(
+    event: Callable[..., Any],
+    function: Callable[..., Any] | None = None,
+    inputs: Any = None,
+    outputs: Any = None,
+    js: str | None = None,
+    quiet: bool = False,
+) -> Any:
+    """Listen to a component's event; the result has `.then`.
 
-    `js` runs in the browser first. A quiet event is answered at once, past the queue, and shows no
-    spinner: for whatever only reads a folder.
+    `js` runs in the browser first. A quiet event skips the queue and shows no spinner: use it for
+    functions that only read files.
     """
-    options = {"queue": not quiet, "show_progress": "hidden" if quiet else "full"}
+    options: dict[str, Any] = {"queue": not quiet, "show_progress": "hidden" if quiet else "full"}
     if js:
         options[_JS] = js
-    return event(_telling(function) if function else None, inputs, outputs, **options)
+    return event(_show_errors(function) if function else None, inputs, outputs, **options)
 
 
-def blocks(title):
-    """The page's gr.Blocks; Gradio 6 takes the theme when it serves, see `mount`."""
-    options = {} if MAJOR >= 6 else {"theme": theme()}
+def blocks(title: str) -> gr.Blocks:
+    """Return an empty page; Gradio 6 takes the theme later, in `mount`."""
+    options: dict[str, Any] = {} if MAJOR >= 6 else {"theme": theme()}
     return gr.Blocks(title=title, analytics_enabled=False, **options)
 
 
-def theme():
-    """Fonts of the machine only: a theme of Gradio's own asks a font server on the internet."""
+def theme() -> gr.themes.Default:
+    """Return a theme that uses the system's fonts: Gradio's own themes download theirs."""
     return gr.themes.Default(
         primary_hue="violet",
         secondary_hue="violet",
@@ -57,14 +89,14 @@ def theme():
     )
 
 
-def mount(app, page, max_file_size):
+def mount(app: Any, page: gr.Blocks, max_file_size: int) -> Any:
     """Serve a page at the root of a FastAPI application, with all of Gradio's extras off.
 
-    Gradio compares the paths that a browser names with its uploads only once a page counts as
-    launched, which mounting alone does not make it.
+    Gradio checks the paths of uploads only if the page counts as launched, and mounting a page does
+    not mark it so.
     """
     page.queue(api_open=False)
-    wanted = {
+    wanted: dict[str, Any] = {
         "allowed_paths": [],
         "max_file_size": max_file_size,
         "show_error": True,
@@ -78,8 +110,8 @@ def mount(app, page, max_file_size):
     }
     if MAJOR >= 6:
         wanted["theme"] = theme()
-    known = inspect.signature(gr.mount_gradio_app).parameters
-    options = {name: value for name, value in wanted.items() if name in known}
+    supported = inspect.signature(gr.mount_gradio_app).parameters
+    options = {name: value for name, value in wanted.items() if name in supported}
     mounted = gr.mount_gradio_app(app, page, path="/", **options)
     page.has_launched = True
     return mounted

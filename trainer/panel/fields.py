@@ -1,4 +1,8 @@
-"""Input fields that say which model to use, shared by Train and Compare."""
+"""The fields that choose a model, shared by Train and Compare."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import gradio as gr
 
@@ -6,104 +10,106 @@ from s4s_core.app.folders import CHECKOUT
 from s4s_core.errors import ModelError
 
 from ..models import DTYPES, MODELS, PATHS, ModelChoice
+from . import PanelHost
 from .compat import on
 
-OFFERED = [kind for kind in MODELS if kind != "python"]
-"""A page must not be able to run code: functions are for the command line."""
+KINDS = [kind for kind in MODELS if kind != "python"]
+"""Kinds of models that the page offers; it must not run code, so `python` is not among them."""
 
 CHECKPOINT_FOLDERS = {"custom_nodes": "checkpoints", "extensions": "Stable-diffusion"}
 MOST_CHECKPOINTS = 500
 
 
-def host_folder():
-    """The ComfyUI or WebUI that this checkout stands in, or None."""
+def host_folder() -> Path | None:
+    """Return the folder of the ComfyUI or WebUI that contains this checkout, or None."""
     return CHECKOUT.parents[1] if CHECKOUT.parent.name in CHECKPOINT_FOLDERS else None
 
 
-def checkpoints():
-    """Checkpoint files of the host that this checkout stands in."""
+def checkpoints() -> list[str]:
+    """Return the checkpoint files of the host that contains this checkout."""
     host = host_folder()
     if host is None:
         return []
     folder = host / "models" / CHECKPOINT_FOLDERS[CHECKOUT.parent.name]
-    found = sorted(path for path in folder.rglob("*.safetensors") if path.is_file())
-    return [str(path) for path in found[:MOST_CHECKPOINTS]]
+    paths = sorted(path for path in folder.rglob("*.safetensors") if path.is_file())
+    return [str(path) for path in paths[:MOST_CHECKPOINTS]]
 
 
-def comfy_folder():
-    """ComfyUI's folder, if this checkout stands in one, else ""."""
+def comfy_folder() -> str:
+    """Return ComfyUI's folder if it contains this checkout, else ""."""
     return str(host_folder()) if CHECKOUT.parent.name == "custom_nodes" else ""
 
 
-def kind_field():
+def kind_field() -> Any:
     return gr.Dropdown(
-        choices=[(f"{kind}: {MODELS[kind]}", kind) for kind in OFFERED],
+        choices=[(f"{kind}: {MODELS[kind]}", kind) for kind in KINDS],
         value="demo",
         label="Model",
-        info="What to open. The demo needs no file and runs on any machine in minutes.",
+        info="The demo needs no file and trains on any machine within minutes.",
     )
 
 
-def path_field(kind):
-    """The checkpoint; shown only for kinds that have one."""
+def path_field(kind: Any) -> Any:
+    """Make the field for a checkpoint; it is visible only for kinds that need one."""
     field = gr.Dropdown(
         choices=checkpoints(),
         value="",
         allow_custom_value=True,
         visible=False,
         label="Checkpoint",
-        info="A .safetensors file or a diffusers folder: choose one, or enter its full path.",
+        info="Choose a .safetensors file, or enter the full path of one or of a diffusers folder.",
     )
     on(kind.change, lambda kind: gr.update(visible=kind in PATHS), kind, field, quiet=True)
     return field
 
 
-def prompts_field(lines=4, value=""):
+def prompts_field() -> Any:
     return gr.Textbox(
-        value,
-        lines=lines,
+        "",
+        lines=4,
         label="Prompts",
-        info="One a line. Empty: a varied list that ships with S4S. The demo has none.",
+        info="One per line. Leave empty to use the varied prompts that come with S4S. "
+        "The demo uses none.",
     )
 
 
-def cfg_field():
-    return gr.Number(0, label="CFG", info="Guidance. 0: the model's own.")
+def cfg_field() -> Any:
+    return gr.Number(0, label="CFG", info="Guidance scale. 0 uses the model's default.")
 
 
-def side_field(label):
-    return gr.Number(0, precision=0, label=label, info="In pixels. 0: the model's own.")
+def side_field(label: str) -> Any:
+    return gr.Number(0, precision=0, label=label, info="In pixels. 0 uses the model's default.")
 
 
-def negative_field():
-    return gr.Textbox("", label="Negative prompt", info="What the pictures shall not show.")
+def negative_field() -> Any:
+    return gr.Textbox("", label="Negative prompt", info="What the pictures must not show.")
 
 
-def dtype_field():
+def dtype_field() -> Any:
     return gr.Dropdown(
-        list(DTYPES), value="auto", label="Precision", info="Of the model's numbers."
+        list(DTYPES), value="auto", label="Precision", info="Data type of the model's weights."
     )
 
 
-def offload_field():
+def offload_field() -> Any:
     return gr.Checkbox(
         False,
         label="Offload to main memory",
-        info="Slower; keeps only the part that is computing on the GPU.",
+        info="Keeps only the active part of the model on the GPU. Slower.",
     )
 
 
-def make_room(hooks):
-    """Let the host free its memory: another process is about to open a model."""
-    if hooks is not None:
-        hooks.before_training()
+def free_memory(host: PanelHost | None) -> None:
+    """Let the host free its memory before another process opens a model."""
+    if host is not None:
+        host.before_training()
 
 
-def model_choice(values):
-    """The ModelChoice of fields by name; whatever else stands in `values` is left out."""
+def model_choice(values: Mapping[str, Any]) -> ModelChoice:
+    """Return the chosen model; `values` are fields by name, others than the model's are ignored."""
     kind = values["kind"]
-    if kind not in OFFERED:
-        raise ModelError(f"Unknown model '{str(kind)[:40]}': choose one of {', '.join(OFFERED)}.")
+    if kind not in KINDS:
+        raise ModelError(f"Unknown model '{str(kind)[:40]}'. Choose one of {', '.join(KINDS)}.")
     prompts = [line.strip() for line in (values.get("prompts") or "").splitlines()]
     return ModelChoice(
         kind=kind,

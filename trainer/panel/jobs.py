@@ -1,6 +1,9 @@
-"""The tab Jobs: the queue, and everything about the chosen job, while it runs."""
+"""The tab Jobs: the queue, and the progress of the chosen job."""
 
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import gradio as gr
 
@@ -15,27 +18,27 @@ from s4s_core.app.jobs import (
 )
 from s4s_core.errors import JobError
 
-from . import markup
+from . import PanelHost, markup
 from .charts import line_chart
-from .compat import on
-from .fields import make_room
-from .seen import changed
+from .compat import Shown, changed, changed_choices, on
+from .fields import free_memory
 
 MOST_JOBS = 50
-_NONE = "No jobs yet: choose a model in the tab Train and press Train solver."
+_NONE = "No jobs yet. Choose a model in the tab Train and press Train solver."
+_BUTTONS = ("cancel", "resume", "delete", "reuse")
 
 
 class JobsTab:
-    """Builds the tab; `outputs` are what `look` returns values for."""
+    """The tab's components; `refresh` returns updates for `outputs`."""
 
-    def __init__(self, hooks=None):
-        self.hooks = hooks
+    def __init__(self, host: PanelHost | None = None) -> None:
+        self.host = host
         with gr.Row():
             with gr.Column(scale=1, min_width=280):
                 self.list = gr.Radio(
                     [],
                     label="Jobs",
-                    info="Newest first. They go on when this page or the panel is closed.",
+                    info="Newest first. Jobs keep running when you close this page or the panel.",
                     elem_id="s4s-jobs",
                     elem_classes="s4s-list",
                 )
@@ -44,127 +47,122 @@ class JobsTab:
                     self.resume = gr.Button("Resume", interactive=False, min_width=80)
                     self.delete = gr.Button("Delete", interactive=False, min_width=80)
                 self.confirm = gr.Button("Yes, delete this job", variant="stop", visible=False)
-                self.again = gr.Button("Use its settings in Train", interactive=False)
+                self.reuse = gr.Button("Use these settings in Train", interactive=False)
             with gr.Column(scale=3, elem_id="s4s-job"):
                 self.card = gr.HTML(markup.empty(_NONE))
-                self.grid = gr.HTML("")
+                self.samples = gr.HTML("")
                 self.curves = gr.HTML("")
                 with gr.Accordion("Log", open=True):
                     self.log = gr.HTML("")
-        self.outputs = [self.list, self.card, self.grid, self.curves, self.log]
-        self.outputs += [self.cancel, self.resume, self.delete, self.again, self.confirm]
+        self.outputs = [self.list, self.card, self.samples, self.curves, self.log]
+        self.outputs += [self.cancel, self.resume, self.delete, self.reuse, self.confirm]
 
-    def wire(self, look_again):
-        """`look_again(event)` makes an event's end a look at everything."""
-        look_again(on(self.cancel.click, lambda id: known(id).cancel(), self.list))
-        look_again(on(self.resume.click, partial(resume, self.hooks), self.list))
+    def listen(self, refresh_after: Callable[[Any], None]) -> None:
+        """Connect the buttons; `refresh_after(event)` refreshes the page when an event is over."""
+        refresh_after(on(self.cancel.click, lambda id: listed_job(id).cancel(), self.list))
+        refresh_after(on(self.resume.click, partial(resume, self.host), self.list))
         on(self.delete.click, lambda: gr.update(visible=True), None, self.confirm, quiet=True)
-        look_again(on(self.confirm.click, lambda id: known(id).delete(), self.list))
+        refresh_after(on(self.confirm.click, lambda id: listed_job(id).delete(), self.list))
 
 
-def known(id):
-    """The job of an id, if it is one of the jobs there are."""
+def listed_job(id: Any) -> Job:
+    """Return an existing job; raise JobError for any other value from a browser."""
     if id not in job_ids():
-        raise JobError("That job is gone. Choose another one.")
+        raise JobError("This job no longer exists. Choose another one.")
     return Job(id)
 
 
-def resume(hooks, id):
+def resume(host: PanelHost | None, id: Any) -> None:
     """Queue a job again."""
-    job = known(id)
-    make_room(hooks)
+    job = listed_job(id)
+    free_memory(host)
     job.resume()
 
 
-def wake(hooks):
-    """Let jobs go on that wait although nobody works through the queue, as after a reboot."""
+def restart_queue(host: PanelHost | None) -> None:
+    """Start the runner if jobs are waiting and none is running, as after a reboot."""
     if any(view.status == "queued" for view in list_jobs()) and not runner_is_alive():
-        make_room(hooks)
+        free_memory(host)
         ensure_runner()
 
 
-def choices():
-    """(text, id) of the newest jobs."""
+def job_choices() -> list[tuple[str, str]]:
+    """Return (text, id) of the newest jobs."""
     return [(f"{view.name} · {view.status}", view.id) for view in list_jobs()[:MOST_JOBS]]
 
 
-def look(seen, chosen):
-    """Values for JobsTab.outputs: what has changed since the last look."""
-    listed = choices()
-    ids = [id for _, id in listed]
+def refresh(shown: Shown, chosen: Any) -> list[Any]:
+    """Return updates for JobsTab.outputs."""
+    choices = job_choices()
+    ids = [id for _, id in choices]
     new = chosen if chosen in ids else next(iter(ids), None)
-    moved = {} if new == chosen else {"value": new}
-    shown = changed(seen, "jobs", (tuple(listed), new), lambda: gr.update(choices=listed, **moved))
+    listed = changed_choices(shown, "jobs", choices, chosen, new)
     try:
-        return [shown, *_details(seen, Job(new))]
-    except JobError:  # none, or deleted meanwhile
-        return [shown, *_nothing(seen)]
+        return [listed, *(_nothing(shown) if new is None else _details(shown, Job(new)))]
+    except JobError:  # deleted meanwhile
+        return [listed, *_nothing(shown)]
 
 
-def _details(seen, job):
-    view, grid = job.view(), job.sheet()
-    status, metrics = view.status, job.metrics()
-    able = {
-        "cancel": status in OPEN,
-        "resume": status in RESUMABLE,
-        "delete": True,
-        "again": True,
-    }
+def _details(shown: Shown, job: Job) -> list[Any]:
+    view, sheet = job.view(), job.sheet()
+    enabled = (view.status in OPEN, view.status in RESUMABLE, True, True)
     return [
-        changed(seen, "card", markup.job_card(view)),
-        changed(seen, "grid", _stamp(grid), lambda: sheet(grid)),
-        changed(seen, "curves", curves(metrics)),
-        changed(seen, "log", markup.log(job.log_tail().splitlines())),
-        *(
-            changed(seen, name, on_off, lambda on_off=on_off: gr.update(interactive=on_off))
-            for name, on_off in able.items()
-        ),
-        changed(seen, "confirm", job.id, lambda: gr.update(visible=False)),
+        changed(shown, "card", markup.job_card(view)),
+        changed(shown, "samples", _file_signature(sheet), lambda: samples_card(sheet)),
+        changed(shown, "curves", training_curves(job.metrics())),
+        changed(shown, "log", markup.log(job.log_tail())),
+        *_button_updates(shown, enabled),
+        changed(shown, "confirm", job.id, lambda: gr.update(visible=False)),
     ]
 
 
-def _nothing(seen):
-    off = [
-        changed(seen, name, False, lambda: gr.update(interactive=False))
-        for name in ("cancel", "resume", "delete", "again")
+def _nothing(shown: Shown) -> list[Any]:
+    return [
+        changed(shown, "card", markup.empty(_NONE)),
+        *(changed(shown, place, "") for place in ("samples", "curves", "log")),
+        *_button_updates(shown, (False,) * len(_BUTTONS)),
+        changed(shown, "confirm", None, lambda: gr.update(visible=False)),
     ]
-    texts = [changed(seen, "card", markup.empty(_NONE))]
-    texts += [changed(seen, place, "") for place in ("grid", "curves", "log")]
-    return [*texts, *off, changed(seen, "confirm", None, lambda: gr.update(visible=False))]
 
 
-def _stamp(path):
-    """What changes when a picture does; "" where there is none."""
+def _button_updates(shown: Shown, enabled: tuple[bool, ...]) -> list[Any]:
+    return [
+        changed(shown, name, gr.update(interactive=able))
+        for name, able in zip(_BUTTONS, enabled, strict=True)
+    ]
+
+
+def _file_signature(path: Path | None) -> Any:
+    """Return a value that changes when the file does, or "" if there is none."""
     try:
         return (str(path), path.stat().st_mtime_ns) if path else ""
     except OSError:
         return ""
 
 
-def sheet(path):
-    """The grid of samples as it is now."""
+def samples_card(path: Path | None) -> str:
+    """Return the newest sheet of samples as a card."""
     try:
         data = path.read_bytes() if path else b""
     except OSError:
         data = b""
-    if not data:
-        return ""
-    image = markup.picture(data, "image/png", "samples: teacher, classical, S4S")
-    return markup.card("Samples while it learns", f'<div class="s4s-sheet">{image}</div>')
+    return markup.samples_card(data) if data else ""
 
 
-def curves(metrics):
-    """Loss and validation error over model calls, a line for each NFE, cut at a new start."""
+def training_curves(metrics: list[dict[str, Any]]) -> str:
+    """Plot loss and validation error over model calls: a line per step count, cut at restarts."""
     if not metrics:
         return ""
     charts = []
     for title, key in (("Training loss", "loss"), ("Error on validation noise", "validation")):
-        lines, last = {}, {}
+        lines: dict[str, list[Any]] = {}
+        newest: dict[int, int] = {}
         for entry in metrics:
-            line, step = lines.setdefault(f"{entry['nfe']} steps", []), entry["step"]
-            if step < last.get(entry["nfe"], 0):
+            nfe, step = entry["nfe"], entry["step"]
+            line = lines.setdefault(f"{nfe} steps", [])
+            if step < newest.get(nfe, 0):
                 line.append((None, None))
-            last[entry["nfe"]] = step
+            newest[nfe] = step
             line.append((entry["calls"], entry.get(key)))
         charts.append(line_chart(title, lines, "model calls"))
     return markup.charts(charts)

@@ -1,55 +1,73 @@
-"""Pieces of HTML. Whatever comes from a file, a job or a person is escaped here."""
+"""HTML, CSS and JavaScript of the page. All text from files, jobs and people is escaped here."""
 
 import base64
+from collections.abc import Iterable, Mapping
 from html import escape
 
+from s4s_core.app.description import SolverDescription
+from s4s_core.app.jobs import JobView
 from s4s_core.app.progress import duration
 
-
-def empty(sentence):
-    return f'<div class="s4s-empty">{escape(sentence)}</div>'
+_SCORES = ("Steps", "S4S error", "Best classical", "Classical solver", "S4S / classical")
 
 
-def note(sentence, bad=False):
-    return f'<div class="s4s-note{" s4s-bad" if bad else ""}">{escape(sentence)}</div>'
+def empty(text: str) -> str:
+    return f'<div class="s4s-empty">{escape(text)}</div>'
 
 
-def card(title, body):
+def note(text: str, bad: bool = False) -> str:
+    return f'<div class="s4s-note{" s4s-bad" if bad else ""}">{escape(text)}</div>'
+
+
+def hint(text: str) -> str:
+    return f'<div class="s4s-faint">{escape(text)}</div>'
+
+
+def card(title: str, body: str) -> str:
     return f'<div class="s4s-card"><h3>{escape(title)}</h3>{body}</div>'
 
 
-def facts(pairs):
-    """A list of names and values; empty values are left out."""
+def fact_list(facts: Mapping[str, object]) -> str:
+    """Return a list of labels and values, without the empty ones."""
     rows = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>"
-        for name, value in pairs.items()
-        if value not in (None, "", [])
+        f"<dt>{escape(label)}</dt><dd>{escape(str(value))}</dd>"
+        for label, value in facts.items()
+        if value not in (None, "")
     )
     return f'<dl class="s4s-facts">{rows}</dl>'
 
 
-def bar(share, status=""):
+def bar(share: float, status: str = "") -> str:
     width = 100 * min(max(share, 0.0), 1.0)
     return f'<div class="s4s-bar s4s-{escape(status)}"><div style="width:{width:.1f}%"></div></div>'
 
 
-def picture(data, mime, text):
-    """Bytes of a picture as an <img> that carries them."""
-    code = base64.b64encode(data).decode()
-    return f'<img alt="{escape(text)}" src="data:{mime};base64,{code}">'
+def picture(png: bytes, text: str) -> str:
+    """Return an <img> that contains a PNG."""
+    code = base64.b64encode(png).decode()
+    return f'<img alt="{escape(text)}" src="data:image/png;base64,{code}">'
 
 
-def download(data, name, text="Download"):
-    """A link that saves bytes under a name; no path of this machine is served for it."""
+def download(data: bytes, name: str, text: str) -> str:
+    """Return a link that contains a file, so the server need not serve any path."""
     code = base64.b64encode(data).decode()
     source = f"data:application/octet-stream;base64,{code}"
     return f'<a class="s4s-button" download="{escape(name)}" href="{source}">{escape(text)}</a>'
 
 
-def job_card(view):
-    """What a job is and how far it is."""
-    status, share = view.status, view.progress
-    line = [f"{share:.0%}"]
+def charts(parts: Iterable[str]) -> str:
+    """Return a card with SVG charts side by side."""
+    return f'<div class="s4s-card"><div class="s4s-charts">{"".join(parts)}</div></div>'
+
+
+def log(text: str) -> str:
+    return f'<div class="s4s-log"><code>{escape(text) or "The log is empty."}</code></div>'
+
+
+def job_card(view: JobView) -> str:
+    """Show what a job trains and how far it is."""
+    status = escape(view.status)
+    line = [f"{view.progress:.0%}"]
     if view.eta is not None:
         line.append(f"{duration(view.eta)} left")
     if view.calls:
@@ -57,79 +75,62 @@ def job_card(view):
     nfes = ", ".join(map(str, view.nfes))
     parts = [
         f'<div class="s4s-head"><h2>{escape(view.name)}</h2>'
-        f'<span class="s4s-chip s4s-{escape(status)}">{escape(status)}</span>'
-        f'<span class="s4s-faint">{escape(view.model)}, {escape(nfes)} steps</span></div>',
-        bar(share, status),
+        f'<span class="s4s-chip s4s-{status}">{status}</span>'
+        f'<span class="s4s-faint">{escape(f"{view.model}, {nfes} steps")}</span></div>',
+        bar(view.progress, view.status),
         f"<div><b>{escape(' · '.join(line))}</b> "
         f'<span class="s4s-faint">{escape(view.message or "")}</span></div>',
     ]
     if view.error:
         code = "" if view.exit_code is None else f" (exit code {view.exit_code})"
         parts.append(note(f"{view.error}{code}", bad=True))
-    return f'<div class="s4s-card" data-status="{escape(status)}">{"".join(parts)}</div>'
+    return f'<div class="s4s-card" data-status="{status}">{"".join(parts)}</div>'
 
 
-def charts(parts):
-    """SVG charts side by side on a card."""
-    return f'<div class="s4s-card"><div class="s4s-charts">{"".join(parts)}</div></div>'
+def samples_card(png: bytes) -> str:
+    """Show a job's newest sheet of samples."""
+    image = picture(png, "samples: teacher, classical, S4S")
+    return card("Samples during training", f'<div class="s4s-sheet">{image}</div>')
 
 
-def log(lines):
-    text = escape("\n".join(lines))
-    return f'<div class="s4s-log"><code>{text or "The log is empty."}</code></div>'
+def solver_card(file: str, solver: SolverDescription) -> str:
+    """Show what a solver file says about itself."""
+    facts = {
+        "Name": solver.title,
+        **solver.facts(),
+        "Model hash": solver.model.get("hash"),
+        "SHA-256": solver.sha256,
+    }
+    image = ""
+    if solver.thumbnail:  # reading the file has checked that it is the data URI of a picture
+        image = f'<img alt="thumbnail" src="{escape(solver.thumbnail)}">'
+    body = f"<div>{fact_list(facts)}{score_table(solver)}</div>"
+    return card(file, f'<div class="s4s-solver">{image}{body}</div>')
 
 
-def score_table(summary):
-    """Errors to the teacher by NFE: the solver's and the best classical one's."""
-    rows = []
-    for nfe, scores in summary["scores"].items():
-        ratio = summary["ratios"].get(nfe)
-        cells = [
-            nfe,
-            _number(scores.get("rmse")),
-            _number(scores.get("classical")),
-            scores.get("classical_name", ""),
-            "" if ratio is None else f"{ratio:.0%}",
-        ]
-        rows.append("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in cells) + "</tr>")
-    names = ("Steps", "S4S error", "Best classical", "which one", "S4S / classical")
-    head = "".join(f"<th>{name}</th>" for name in names)
-    return f'<table class="s4s-scores"><tr>{head}</tr>{"".join(rows)}</table>'
+def score_table(solver: SolverDescription) -> str:
+    """Show the error of a solver and of the best classical one for each step count."""
+    rows = [_SCORES]
+    for nfe, scores in solver.scores.items():
+        ratio = solver.ratios.get(nfe)
+        errors = (_error(scores.get("rmse")), _error(scores.get("classical")))
+        name, share = str(scores.get("classical_name", "")), "" if ratio is None else f"{ratio:.0%}"
+        rows.append((nfe, *errors, name, share))
+    tags = ("th", *("td" for _ in solver.scores))
+    lines = (
+        "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
+        for tag, row in zip(tags, rows, strict=True)
+    )
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<table class="s4s-scores">{body}</table>'
 
 
-def _number(value):
+def _error(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, int | float) else ""
 
 
-def solver_card(name, summary):
-    """What a solver file says about itself."""
-    model, training, teacher = summary["model"], summary["training"], summary["teacher"]
-    size, cfg = summary["resolution"], summary["cfg"]
-    known = {
-        "Title": summary["name"],
-        "Model": model.get("name"),
-        "Model's hash": model.get("hash"),
-        "Steps": ", ".join(map(str, summary["nfes"])),
-        "CFG": cfg and " to ".join(f"{v:g}" for v in sorted(set(cfg))),
-        "Resolution": size and " x ".join(f"{v:g}" for v in size),
-        "Teacher": _listed(teacher),
-        "Training": _listed(training),
-        "SHA-256": summary["sha256"],
-        "Notes": summary["notes"],
-    }
-    image = ""
-    if summary["thumbnail"]:  # validated as a data URI of a picture when the file was read
-        image = f'<img alt="thumbnail" src="{escape(summary["thumbnail"])}">'
-    body = f"<div>{facts(known)}{score_table(summary)}</div>"
-    return card(name, f'<div class="s4s-solver">{image}{body}</div>')
-
-
-def _listed(known):
-    return ", ".join(f"{key} {value}" for key, value in known.items())
-
-
-def slider(left, right, left_text, right_text):
-    """Two pictures on top of each other, and a handle that uncovers the second."""
+def slider(left: str, right: str, left_text: str, right_text: str) -> str:
+    """Lay two pictures on top of each other, with a handle that moves the border between them."""
     move = "this.parentElement.style.setProperty('--split', this.value + '%')"
     return (
         f'<div class="s4s-slider">{left}{right}<div class="s4s-handle"></div>'
@@ -140,9 +141,121 @@ def slider(left, right, left_text, right_text):
     )
 
 
-def figures(pairs):
-    """Pictures side by side, each with its caption."""
+def figures(pairs: Iterable[tuple[str, str]]) -> str:
+    """Show pictures side by side; `pairs` are (caption, picture)."""
     cells = (
         f"<figure>{image}<figcaption>{escape(text)}</figcaption></figure>" for text, image in pairs
     )
     return f'<div class="s4s-three">{"".join(cells)}</div>'
+
+
+CSS = """
+#s4s-tick { display: none !important; }
+#s4s-panel { max-width: 1400px; margin: 0 auto; }
+#s4s-panel .html-container { padding: 0 !important; }
+#s4s-panel .block:has(.prose:empty) { display: none; }
+.s4s-head { display: flex; align-items: baseline; gap: .8rem; flex-wrap: wrap; }
+.s4s-head h2 { margin: 0 !important; font-size: 1.3rem; color: var(--body-text-color); }
+.s4s-faint { color: var(--body-text-color-subdued) !important; }
+.s4s-card {
+  border: 1px solid var(--border-color-primary); border-radius: 10px; padding: 1rem;
+  background: var(--background-fill-primary); color: var(--body-text-color);
+}
+.s4s-card h3 { margin: 0 0 .5rem !important; font-size: 1.05rem; color: var(--body-text-color); }
+.s4s-bar {
+  height: 12px; border-radius: 6px; margin: .7rem 0 .5rem; overflow: hidden;
+  background: var(--border-color-primary);
+}
+.s4s-bar > div { height: 100%; border-radius: 6px; background: #8b5cf6; transition: width .4s; }
+.s4s-bar.s4s-done > div { background: #10b981; }
+.s4s-bar.s4s-failed > div { background: #ef4444; }
+.s4s-list .wrap { flex-direction: column; }
+.s4s-list label { width: 100%; overflow-wrap: anywhere; }
+.s4s-chip {
+  display: inline-block; padding: .1rem .6rem; border-radius: 99px; font-size: .8rem;
+  font-weight: 600; color: #fff !important; background: #64748b;
+}
+.s4s-chip.s4s-running { background: #7c3aed; }
+.s4s-chip.s4s-done { background: #047857; }
+.s4s-chip.s4s-failed, .s4s-chip.s4s-interrupted { background: #b91c1c; }
+.s4s-facts { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; margin: 0; }
+.s4s-facts dt { color: var(--body-text-color-subdued) !important; margin: 0; }
+.s4s-facts dd { margin: 0; overflow-wrap: anywhere; }
+.s4s-note {
+  border-left: 4px solid #f59e0b; padding: .5rem .8rem; margin-top: .6rem; border-radius: 4px;
+  background: var(--background-fill-secondary); color: var(--body-text-color);
+}
+.s4s-note.s4s-bad { border-color: #ef4444; }
+.s4s-empty {
+  padding: 2.5rem 1rem; text-align: center; color: var(--body-text-color-subdued) !important;
+}
+.s4s-charts {
+  display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(360px, 1fr));
+}
+.s4s-chart { width: 100%; height: auto; font-size: 12px; }
+.s4s-chart text { fill: var(--body-text-color); }
+.s4s-chart text.s4s-faint { fill: var(--body-text-color-subdued); }
+.s4s-chart .s4s-title { font-size: 13px; font-weight: 600; }
+.s4s-chart .s4s-rule { stroke: var(--border-color-primary); stroke-width: 1; }
+.s4s-log {
+  display: flex; flex-direction: column-reverse; max-height: 260px; overflow: auto; margin: 0;
+  padding: .7rem .9rem; border-radius: 8px; font: 12px/1.5 ui-monospace, monospace;
+  background: var(--background-fill-secondary); color: var(--body-text-color);
+}
+.s4s-log code { white-space: pre-wrap; overflow-wrap: anywhere; background: none; padding: 0; }
+.s4s-sheet { overflow-x: auto; }
+.s4s-sheet img { border-radius: 8px; max-width: 100%; margin: 0; }
+.s4s-scores { border-collapse: collapse; width: 100%; margin: .6rem 0 0 !important; }
+.s4s-scores, .s4s-scores tr { border: 0 !important; }
+.s4s-scores th, .s4s-scores td {
+  padding: .25rem .6rem !important; text-align: right !important; border: 0 !important;
+  border-top: 1px solid var(--border-color-primary) !important; color: var(--body-text-color);
+}
+.s4s-scores th { color: var(--body-text-color-subdued) !important; font-weight: 500; }
+.s4s-solver { display: flex; gap: 1.2rem; align-items: flex-start; }
+.s4s-solver > img { width: 144px; border-radius: 10px; margin: 0; image-rendering: auto; }
+.s4s-solver > div { flex: 1; min-width: 0; }
+.s4s-button {
+  display: inline-block; padding: .45rem 1rem !important; border-radius: 8px; font-weight: 600;
+  background: #7c3aed; color: #fff !important; text-decoration: none !important;
+}
+.s4s-slider { position: relative; max-width: 768px; margin: 0 auto; --split: 50%; }
+.s4s-slider img { display: block; width: 100%; margin: 0; border-radius: 10px; }
+.s4s-slider img + img {
+  position: absolute; inset: 0; clip-path: inset(0 0 0 var(--split));
+}
+.s4s-slider .s4s-handle {
+  position: absolute; top: 0; bottom: 0; left: var(--split); width: 3px; margin-left: -1.5px;
+  background: #fff; box-shadow: 0 0 4px #0008; pointer-events: none;
+}
+.s4s-slider .s4s-handle::after {
+  content: "\\2194"; position: absolute; top: 50%; left: 50%; width: 34px; height: 34px;
+  margin: -17px; border-radius: 50%; background: #fff; color: #333; text-align: center;
+  font: 700 20px/34px system-ui; box-shadow: 0 0 4px #0008;
+}
+.s4s-slider input {
+  position: absolute; inset: 0; width: 100%; height: 100%; margin: 0; opacity: 0; cursor: ew-resize;
+}
+.s4s-slider span {
+  position: absolute; bottom: 10px; padding: .1rem .6rem; border-radius: 6px;
+  color: #fff !important; background: #000a; font-size: .85rem; pointer-events: none;
+}
+.s4s-three { display: grid; gap: 1rem; grid-template-columns: repeat(3, 1fr); margin-top: 1rem; }
+.s4s-three figure { margin: 0; text-align: center; }
+.s4s-three img { width: 100%; border-radius: 10px; margin: 0; }
+.s4s-three figcaption { margin-top: .4rem; color: var(--body-text-color); }
+"""
+"""In Gradio's colour variables, so that it suits light and dark pages and any host."""
+
+TICK = """
+() => {
+  clearInterval(window.s4sTick);
+  window.s4sTick = setInterval(() => {
+    const panel = document.querySelector("#s4s-panel");
+    const seen = panel && panel.offsetParent !== null && document.visibilityState === "visible";
+    const button = document.querySelector("#s4s-tick");
+    if (seen && button) button.click();
+  }, 1500);
+}
+"""
+"""Clicks the hidden refresh button while the panel is visible; works in every Gradio."""

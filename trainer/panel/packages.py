@@ -1,7 +1,7 @@
-"""The panel's own packages, for a Python that has no gradio, such as ComfyUI's.
+"""The panel's own packages, for a Python without gradio, such as ComfyUI's.
 
-gradio moves packages that the host needs as they are. So it goes into a folder of its own, and only
-the panel's process looks there: jobs and renderings are started with this Python as it is.
+Installing gradio would change packages that the host needs. So it goes into a separate folder that
+only the panel's process uses; jobs and renderings use the host's packages.
 """
 
 import shutil
@@ -18,11 +18,14 @@ from s4s_core.lock import Lock
 from ..extras import install_line, list_of
 
 NEW = ".new-"
-"""How the folders of downloads begin that are under way, or were cut off."""
+"""Prefix of the folders of unfinished downloads."""
 
 
-def provide_gradio(install=False):
-    """Make gradio importable: this Python's, or else the panel's own, downloaded if asked for."""
+def provide_gradio(install: bool = False) -> None:
+    """Make gradio importable: from this Python, or from the panel's folder.
+
+    With `install`, download it into that folder if needed.
+    """
     if find_spec("gradio") is not None:
         return
     if not panel_packages().is_dir():
@@ -32,25 +35,25 @@ def provide_gradio(install=False):
     sys.path.insert(0, str(panel_packages().absolute()))
 
 
-def _advice():
-    if not list_of("panel").is_file():  # a wheel: its environment is the user's own
-        return f"The panel needs gradio, which this installs: {install_line('panel')}"
+def _advice() -> str:
+    if not list_of("panel").is_file():  # a wheel: the user manages its environment
+        return f"The panel needs gradio. Install it with: {install_line('panel')}"
     line = typed([sys.executable, "-m", "trainer", "panel", "--install"])
     return (
-        "The panel needs gradio, which is downloaded into a folder of its own by this command, "
-        f"given in {CHECKOUT}: {line}"
+        "The panel needs gradio. To download it into a separate folder, run this command in "
+        f"{CHECKOUT}: {line}"
     )
 
 
-def _install():
-    """Download the packages; their folder is there whole or not at all."""
+def _install() -> None:
+    """Download the packages; their folder appears only when it is complete."""
     target = panel_packages()
     home = target.parent
     try:
         home.mkdir(parents=True, exist_ok=True)
         with Lock(home / "lock") as lock:
             if not lock.take():
-                raise S4SError("Another process downloads gradio: wait for it, and try again.")
+                raise S4SError("Another process is downloading gradio. Wait and try again.")
             for left in home.glob(f"{NEW}*"):
                 shutil.rmtree(left, ignore_errors=True)
             with tempfile.TemporaryDirectory(
@@ -62,19 +65,19 @@ def _install():
                 new.rename(target)
     except OSError as error:
         reason = error.strerror or error
-        raise S4SError(f"{home}: gradio cannot be put there: {reason}.") from error
+        raise S4SError(f"Could not save gradio in {home}: {reason}.") from error
 
 
-def _run_pip(folder):
-    """Have pip fill a folder, in full view; S4SError repeats the last that it said of a failure."""
+def _run_pip(folder: Path) -> None:
+    """Fill a folder with pip, showing its output; raise S4SError with its last line on failure."""
     pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    command = [*pip, "--target", folder, "-r", list_of("panel")]
+    command = [*pip, "--target", str(folder), "-r", str(list_of("panel"))]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
     sys.stderr.write(done.stderr)
     if done.returncode:
-        said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        reason = said[-1].removeprefix("ERROR: ") if said else f"exit code {done.returncode}"
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        reason = lines[-1].removeprefix("ERROR: ") if lines else f"exit code {done.returncode}"
         raise S4SError(
-            f"gradio could not be downloaded ({reason}): check the network and the free disk "
-            "space, and try again."
+            f"Could not download gradio ({reason}). Check the network and the free disk space, "
+            "then try again."
         )

@@ -1,79 +1,94 @@
-"""The page: four tabs, and one look at everything that runs while the page is on the screen."""
+"""The page: four tabs, and one refresh of all of them while the page is visible."""
 
 from functools import partial
+from typing import Any
 
 import gradio as gr
 
 from s4s_core import __version__
 
-from . import compare, compat, jobs, solvers, style, train
+from . import PanelHost, compare, compat, jobs, markup, solvers, train
 
-HEAD = (
-    f"<style>{style.CSS}</style>"
+_HEAD = (
+    f"<style>{markup.CSS}</style>"
     '<div class="s4s-head"><h2>S4S</h2><span class="s4s-faint">learned diffusion solvers: '
     f"the look of 20 model calls in 4 to 8 · version {__version__}</span></div>"
 )
 
 
-def build_page(hooks=None):
-    """The panel as a gr.Blocks; see `trainer.panel.build`."""
+def build_page(host: PanelHost | None = None) -> gr.Blocks:
+    """Return the page; see `trainer.panel.build`."""
     with compat.blocks("S4S") as page, gr.Column(elem_id="s4s-panel"):
-        gr.HTML(HEAD)
+        gr.HTML(_HEAD)
         with gr.Tabs() as tabs:
             with gr.Tab("Train", id="train"):
-                train_tab = train.TrainTab(hooks)
+                train_tab = train.TrainTab(host)
             with gr.Tab("Jobs", id="jobs"):
-                jobs_tab = jobs.JobsTab(hooks)
+                jobs_tab = jobs.JobsTab(host)
             with gr.Tab("Solvers", id="solvers"):
                 solvers_tab = solvers.SolversTab()
             with gr.Tab("Compare", id="compare"):
-                compare_tab = compare.CompareTab(hooks)
-        tick = gr.Button("look again", elem_id="s4s-tick")
-        seen = gr.State({})
-        choices = [
-            jobs_tab.list,
-            solvers_tab.list,
-            solvers_tab.nfe,
-            compare_tab.inputs["solver"],
-            compare_tab.inputs["nfe"],
-        ]
-        outputs = [*jobs_tab.outputs, *solvers_tab.outputs, *compare_tab.outputs, seen]
-
-        def look_again(event):
-            compat.on(event.then, look, [seen, *choices], outputs, quiet=True)
-
-        for choice in choices:
-            compat.on(choice.change, look, [seen, *choices], outputs, quiet=True)
-        compat.on(tick.click, look, [seen, *choices], outputs, quiet=True)
-        compat.on(page.load, partial(jobs.wake, hooks), quiet=True)
-        compat.on(page.load, look, [seen, *choices], outputs, quiet=True)
-        compat.on(page.load, js=style.TICK, quiet=True)
-        for tab in (jobs_tab, solvers_tab, compare_tab):
-            tab.wire(look_again)
-        queue = partial(queue_job, hooks)
-        look_again(
-            compat.on(train_tab.button.click, queue, train_tab.values, [tabs, jobs_tab.list])
-        )
-        compat.on(jobs_tab.again.click, use_settings, jobs_tab.list, [tabs, *train_tab.values])
+                compare_tab = compare.CompareTab(host)
+        _listen(page, host, tabs, train_tab, jobs_tab, solvers_tab, compare_tab)
     return page
 
 
-def look(seen, job, solver, table, compared, steps):
-    """One look at everything: values for the outputs of all tabs, then what has been shown."""
-    shown = [
-        *jobs.look(seen, job),
-        *solvers.look(seen, solver, table),
-        *compare.look(seen, compared, steps),
+def _listen(
+    page: Any,
+    host: PanelHost | None,
+    tabs: Any,
+    train_tab: train.TrainTab,
+    jobs_tab: jobs.JobsTab,
+    solvers_tab: solvers.SolversTab,
+    compare_tab: compare.CompareTab,
+) -> None:
+    """Connect the events: whatever happens ends in a refresh of all tabs."""
+    tick = gr.Button("Refresh", elem_id="s4s-tick")
+    shown = gr.State({})
+    choices = [
+        jobs_tab.list,
+        solvers_tab.list,
+        solvers_tab.nfe,
+        compare_tab.inputs["solver"],
+        compare_tab.inputs["nfe"],
     ]
-    return [*shown, seen]
+    outputs = [*jobs_tab.outputs, *solvers_tab.outputs, *compare_tab.outputs, shown]
+
+    def refresh_after(event: Any) -> None:
+        compat.on(event.then, refresh, [shown, *choices], outputs, quiet=True)
+
+    for choice in choices:
+        compat.on(choice.change, refresh, [shown, *choices], outputs, quiet=True)
+    compat.on(tick.click, refresh, [shown, *choices], outputs, quiet=True)
+    compat.on(page.load, partial(jobs.restart_queue, host), quiet=True)
+    compat.on(page.load, refresh, [shown, *choices], outputs, quiet=True)
+    compat.on(page.load, js=markup.TICK, quiet=True)
+    for tab in (jobs_tab, solvers_tab, compare_tab):
+        tab.listen(refresh_after)
+    start = partial(start_training, host)
+    started = compat.on(train_tab.button.click, start, train_tab.values, [tabs, jobs_tab.list])
+    refresh_after(started)
+    compat.on(jobs_tab.reuse.click, reuse_settings, jobs_tab.list, [tabs, *train_tab.values])
 
 
-def queue_job(hooks, *values):
-    """Queue a job, and turn to it."""
-    id = train.queue_job(hooks, *values)
-    return gr.update(selected="jobs"), gr.update(choices=jobs.choices(), value=id)
+def refresh(
+    shown: compat.Shown, job: Any, solver: Any, table: Any, compared: Any, steps: Any
+) -> list[Any]:
+    """Return updates for the outputs of all tabs, then what the browser shows now."""
+    updates = [
+        *jobs.refresh(shown, job),
+        *solvers.refresh(shown, solver, table),
+        *compare.refresh(shown, compared, steps),
+    ]
+    return [*updates, shown]
 
 
-def use_settings(id):
-    """Put a job's settings into the fields of Train, and turn there."""
-    return [gr.update(selected="train"), *train.refill(jobs.known(id))]
+def start_training(host: PanelHost | None, *values: Any) -> tuple[Any, Any]:
+    """Queue a job and switch to it."""
+    id = train.queue_training(host, *values)
+    return gr.update(selected="jobs"), gr.update(choices=jobs.job_choices(), value=id)
+
+
+def reuse_settings(id: Any) -> list[Any]:
+    """Fill the fields of Train with a job's settings and switch there."""
+    return [gr.update(selected="train"), *train.field_updates(jobs.listed_job(id))]

@@ -1,6 +1,7 @@
-"""The tab Solvers: the files there are, what is inside, and how they come and go."""
+"""The tab Solvers: list, show, add, merge and delete solver files."""
 
-from html import escape
+from collections.abc import Callable
+from typing import Any
 
 import gradio as gr
 
@@ -11,84 +12,82 @@ from s4s_core.solver_file import checked_solver, dump_solver, load_unchanged, me
 from s4s_core.table import SolverPack
 
 from . import markup
-from .compat import on
-from .seen import changed
-from .tables import table_charts
+from .charts import table_charts
+from .compat import Shown, changed, changed_choices, on
 
-_NONE = "No solver files yet: train one, or add a file on the left."
+_NONE = "No solver files yet. Train one, or add a file on the left."
 
 
 class SolversTab:
-    """Builds the tab; `outputs` are what `look` returns values for."""
+    """The tab's components; `refresh` returns updates for `outputs`."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         with gr.Row():
             with gr.Column(scale=1, min_width=280):
-                self.list = gr.Radio(
-                    [],
-                    label="Solver files",
-                    info="What samplers in ComfyUI and the WebUIs can choose from.",
-                    elem_id="s4s-solvers",
-                    elem_classes="s4s-list",
-                )
-                self.delete = gr.Button("Delete", interactive=False, min_width=80)
-                self.confirm = gr.Button("Yes, delete this file", variant="stop", visible=False)
-                with gr.Accordion("Add a file", open=False):
-                    gr.HTML(_upload_hint())
-                    self.upload = gr.File(
-                        type="binary", file_types=[".safetensors"], label="Solver file"
-                    )
-                with gr.Accordion("Merge files", open=False):
-                    self.parts = gr.CheckboxGroup(
-                        [],
-                        label="Files to merge",
-                        info="Solvers of one model and CFG with different steps become one file.",
-                    )
-                    self.name = gr.Textbox("", label="Name", info="Of the merged solver.")
-                    self.merge = gr.Button("Merge")
+                self._files()
             with gr.Column(scale=3):
                 self.card = gr.HTML(markup.empty(_NONE))
                 self.link = gr.HTML("")
                 self.nfe = gr.Radio(
-                    [], label="Table", info="Steps whose times and coefficients are drawn below."
+                    [],
+                    label="Steps",
+                    info="Show the noise levels and coefficients for this step count.",
                 )
                 self.plot = gr.HTML("")
         self.outputs = [self.list, self.parts, self.card, self.link, self.nfe, self.plot]
         self.outputs += [self.delete, self.confirm]
 
-    def wire(self, look_again):
-        """`look_again(event)` makes an event's end a look at everything."""
+    def _files(self) -> None:
+        """Build the left column: the list, and what can be done with files."""
+        self.list = gr.Radio(
+            [],
+            label="Solver files",
+            info="Samplers in ComfyUI and the WebUIs offer these files.",
+            elem_id="s4s-solvers",
+            elem_classes="s4s-list",
+        )
+        self.delete = gr.Button("Delete", interactive=False, min_width=80)
+        self.confirm = gr.Button("Yes, delete this file", variant="stop", visible=False)
+        with gr.Accordion("Add a file", open=False):
+            hint = "A .safetensors solver file of at most 1 MB. It is checked and saved in "
+            gr.HTML(markup.hint(f"{hint}{solver_folders()[0]}."))
+            self.upload = gr.File(type="binary", file_types=[".safetensors"], label="Solver file")
+        with gr.Accordion("Merge files", open=False):
+            self.parts = gr.CheckboxGroup(
+                [],
+                label="Files to merge",
+                info="Combines step counts of solvers for the same model and CFG in one file.",
+            )
+            self.name = gr.Textbox("", label="Name", info="Name of the merged solver.")
+            self.merge = gr.Button("Merge")
+
+    def listen(self, refresh_after: Callable[[Any], None]) -> None:
+        """Connect the buttons; `refresh_after(event)` refreshes the page when an event is over."""
         on(self.delete.click, lambda: gr.update(visible=True), None, self.confirm, quiet=True)
-        look_again(on(self.confirm.click, delete, self.list))
-        look_again(on(self.upload.upload, add, self.upload, [self.upload, self.list]))
-        look_again(on(self.merge.click, merge, [self.parts, self.name], self.list))
+        refresh_after(on(self.confirm.click, delete, self.list))
+        refresh_after(on(self.upload.upload, add, self.upload, [self.upload, self.list]))
+        refresh_after(on(self.merge.click, merge, [self.parts, self.name], self.list))
 
 
-def _upload_hint():
-    folder = escape(str(solver_folders()[0]))
-    text = f"A .safetensors solver of at most 1 MB. It is checked, then kept in {folder}."
-    return f'<div class="s4s-faint">{text}</div>'
-
-
-def add(data):
-    """Put an uploaded file among the solvers, if it is one; values for the upload and the list."""
+def add(data: Any) -> tuple[None, Any]:
+    """Save an uploaded solver file; return updates of the upload and the list."""
     if not isinstance(data, bytes):
-        raise SolverFileError("There is no file: choose one.")
+        raise SolverFileError("Choose a file to upload.")
     pack = checked_solver(data, "This file")
     path = publish(data, pack.metadata.get("name") or "solver")
-    return None, listing(path.name)
+    return None, _select(path.name)
 
 
-def delete(name):
-    """Remove a listed file."""
+def delete(name: Any) -> None:
+    """Delete a listed file."""
     try:
         find_solver(name).unlink()
     except OSError as error:
-        raise SolverFileError(f"{name} cannot be deleted: {error.strerror or error}.") from None
+        raise SolverFileError(f"Could not delete {name}: {error.strerror or error}.") from None
 
 
-def merge(names, title):
-    """One new file of the tables of several; a value for the list."""
+def merge(names: Any, title: Any) -> Any:
+    """Save the tables of several files as a new one; return the update of the list."""
     if len(names or ()) < 2:
         raise SolverFileError("Choose two or more files to merge.")
     pack = merge_packs([load_unchanged(find_solver(name)) for name in names])
@@ -96,54 +95,47 @@ def merge(names, title):
     if title:
         pack = SolverPack(pack.tables, {**pack.metadata, "name": title})
     path = publish(dump_solver(pack), title or pack.metadata.get("name") or "merged")
-    return listing(path.name)
+    return _select(path.name)
 
 
-def listing(name):
-    """The list of files with `name` chosen."""
+def _select(name: str) -> Any:
     return gr.update(choices=list(solver_files()), value=name)
 
 
-def look(seen, chosen, nfe):
-    """Values for SolversTab.outputs: what has changed since the last look."""
+def refresh(shown: Shown, chosen: Any, nfe: Any) -> list[Any]:
+    """Return updates for SolversTab.outputs."""
     names = list(solver_files())
     new = chosen if chosen in names else next(iter(names), None)
-    moved = {} if new == chosen else {"value": new}
-    shown = [
-        changed(seen, "solvers", (tuple(names), new), lambda: gr.update(choices=names, **moved)),
-        changed(seen, "parts", tuple(names), lambda: gr.update(choices=names)),
+    return [
+        changed_choices(shown, "solvers", names, chosen, new),
+        changed(shown, "parts", tuple(names), lambda: gr.update(choices=names)),
+        *_details(shown, new, nfe),
+        changed(shown, "delete solver", gr.update(interactive=new is not None)),
+        changed(shown, "confirm solver", new, lambda: gr.update(visible=False)),
     ]
-    last = [
-        changed(seen, "drop", new is not None, lambda: gr.update(interactive=new is not None)),
-        changed(seen, "sure", new, lambda: gr.update(visible=False)),
-    ]
-    return [*shown, *_details(seen, new, nfe), *last]
 
 
-def _details(seen, name, nfe):
-    if name is None:
-        text, nfes, plot, stamp = markup.empty(_NONE), [], "", None
-    else:
+def _details(shown: Shown, name: str | None, nfe: Any) -> list[Any]:
+    card, nfes, plot, modified = markup.empty(_NONE), [], "", None
+    if name is not None:
         try:
             path = find_solver(name)
-            pack, stamp = load_unchanged(path), path.stat().st_mtime_ns
-            text, nfes = (
-                markup.solver_card(name, describe(pack).plain()),
-                [str(n) for n in pack.nfes],
-            )
+            pack, modified = load_unchanged(path), path.stat().st_mtime_ns
+            nfes = [str(n) for n in pack.nfes]
+            card = markup.solver_card(name, describe(pack))
             plot = markup.charts(table_charts(pack, int(nfe) if nfe in nfes else pack.nfes[0]))
         except (S4SError, OSError) as error:
-            text, nfes, plot, stamp = markup.note(str(error), bad=True), [], "", None
-    kept = {} if nfe in nfes else {"value": next(iter(nfes), None)}
+            card, nfes, plot, modified = markup.note(str(error), bad=True), [], "", None
+    new = nfe if nfe in nfes else next(iter(nfes), None)
     return [
-        changed(seen, "solver", text),
-        changed(seen, "link", stamp and (name, stamp), lambda: link(name) if stamp else ""),
-        changed(seen, "nfes", tuple(nfes), lambda: gr.update(choices=nfes, **kept)),
-        changed(seen, "plot", plot),
+        changed(shown, "solver", card),
+        changed(shown, "link", (name, modified), lambda: download_link(name) if modified else ""),
+        changed_choices(shown, "nfes", nfes, nfe, new),
+        changed(shown, "plot", plot),
     ]
 
 
-def link(name):
-    """A link that saves the listed file."""
+def download_link(name: Any) -> str:
+    """Return a link that saves a listed file."""
     path = find_solver(name)
     return markup.download(path.read_bytes(), path.name, f"Download {path.name}")

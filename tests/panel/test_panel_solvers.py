@@ -1,0 +1,130 @@
+"""The tab Solvers and its charts."""
+
+import base64
+import html
+import re
+
+import pytest
+from corpus import picture_bomb, typical
+from extreme_packs import EXTREMES, extreme_pack
+from hostile import EVIL, FORGED_NAMES
+from PIL import Image
+
+from s4s_core import load_solver, save_solver
+from s4s_core.app.description import describe
+from s4s_core.app.folders import solver_files
+from s4s_core.errors import SolverFileError
+from s4s_core.solver_file import dump_solver
+from s4s_core.table import SolverPack
+from trainer.panel import charts, markup, solvers
+
+
+def test_a_solver_is_shown_with_facts_scores_download_and_charts(files):
+    listed, parts, card, link, nfes, plot, delete, confirm = solvers.refresh({}, None, None)
+    names = ["a.safetensors", "b.safetensors"]
+    assert listed["choices"] == parts["choices"] == names and listed["value"] == names[0]
+    description = describe(load_solver(files / names[0]))
+    for text in (*description.facts().values(), description.sha256, "S4S / classical"):
+        assert html.escape(text) in card
+    assert "data:image/png;base64,AAAA" in card
+    assert f'download="{names[0]}"' in link
+    assert base64.b64encode((files / names[0]).read_bytes()).decode() in link
+    assert nfes["choices"] == ["3", "4", "5"] and nfes["value"] == "3"
+    assert plot.count("<svg") >= 2 and delete["interactive"] and not confirm["visible"]
+
+
+@pytest.mark.parametrize("sigmas", EXTREMES)
+def test_a_solver_of_extreme_numbers_is_drawn(files, sigmas):
+    """A file may hold any finite number."""
+    pack = extreme_pack(sigmas)
+    (files / "extreme.safetensors").write_bytes(dump_solver(pack))
+    *_, nfes, plot, _, _ = solvers.refresh({}, "extreme.safetensors", None)
+    assert nfes["choices"] == [str(pack.nfes[0])]
+    assert plot.count("<svg") == 2 and plot.count("<text") < 100
+    assert not re.search(r"\b(nan|inf)\b", plot)
+
+
+def test_an_upload_is_saved_once_and_cannot_choose_its_path(files):
+    before = set(solver_files())
+    pack = load_solver(files / "b.safetensors")
+    data = dump_solver(SolverPack(pack.tables, {**pack.metadata, "name": "../../../evil"}))
+    cleared, listed = solvers.add(data)
+    assert cleared is None and (files / listed["value"]).read_bytes() == data
+    solvers.add(data)
+    assert set(solver_files()) == before | {listed["value"]}
+    assert (files / listed["value"]).parent == files
+
+
+def test_a_bad_file_is_listed_with_its_fault_and_refused_as_an_upload(files):
+    bad = typical()[0]
+    (files / "bad.safetensors").write_bytes(bad.data)
+    before = sorted(files.iterdir())
+    _, _, card, link, nfes, plot, _, _ = solvers.refresh({}, "bad.safetensors", None)
+    text = html.unescape(card)
+    assert bad.fault in text and text.count(str(files)) == 1
+    assert text.isprintable() and len(text) < 1000
+    assert link == plot == "" and nfes["choices"] == []
+    with pytest.raises(SolverFileError, match=bad.fault):
+        solvers.add(bad.data)
+    for data in (None, "text", b""):
+        with pytest.raises(SolverFileError):
+            solvers.add(data)
+    assert sorted(files.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", FORGED_NAMES)
+def test_forged_solvers_are_refused(files, name):
+    before = sorted(files.iterdir())
+    for act in (solvers.delete, solvers.download_link, lambda n: solvers.merge([n, n], "")):
+        with pytest.raises((SolverFileError, TypeError)):
+            act(name)
+    assert sorted(files.iterdir()) == before
+    solvers.refresh({}, name, name)
+
+
+def test_files_are_deleted_and_merged(files):
+    listed = solvers.merge(["a.safetensors", "b.safetensors"], "both")
+    assert listed["value"] == "both.safetensors"
+    assert load_solver(files / listed["value"]).nfes == (3, 4, 5, 6)
+    with pytest.raises(SolverFileError, match="two or more"):
+        solvers.merge(["a.safetensors"], "")
+    solvers.delete("a.safetensors")
+    assert sorted(solver_files()) == ["b.safetensors", "both.safetensors"]
+
+
+def test_a_bomb_of_a_thumbnail_is_never_opened(files, monkeypatch):
+    pack = load_solver(files / "b.safetensors")
+    save_solver(files / "bomb.safetensors", SolverPack(pack.tables, {"thumbnail": picture_bomb()}))
+    monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("the thumbnail was opened"))
+    card = solvers.refresh({}, "bomb.safetensors", None)[2]
+    assert picture_bomb() in card and "s4s-bad" not in card
+
+
+def test_texts_of_a_file_are_escaped(files):
+    pack = load_solver(files / "b.safetensors")
+    about = {"name": EVIL, "model": {"name": EVIL, "hash": EVIL}, "notes": EVIL}
+    about |= {"teacher": {"name": EVIL, "nfe": 20}, "scores": {"6": {"classical_name": EVIL}}}
+    text = markup.solver_card(EVIL, describe(SolverPack(pack.tables, about)))
+    assert "<img" not in text and text.count("&lt;img") == 7
+
+
+# Charts
+
+
+def test_charts_leave_out_what_cannot_be_drawn():
+    points = [(0, 1.0), (1, float("nan")), (2, -1), (3, None), (4, 0.5), (5, float("inf"))]
+    text = charts.line_chart("t", {EVIL: points}, "x")
+    assert "nan" not in text and EVIL not in text
+    assert [len(p.split()) for p in re.findall('points="([^"]*)"', text)] == [1, 1]
+    assert "no data" in charts.line_chart("t", {"a": []}, "x")
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0], [3.0, 3.0], [1e-8, 1e8], [5, 5.0001], [0.049, 0.052], *EXTREMES]
+)
+@pytest.mark.parametrize("log", [True, False])
+def test_axes_contain_their_values_and_have_few_ticks(values, log):
+    values = [value for value in values if value > 0]
+    axis = charts.Axis(values, 0, 100, log)
+    assert all(-1e-6 <= axis(v) <= 100 + 1e-6 for v in values)
+    assert len(axis.ticks()) <= 25 and all(-1e-6 <= axis(t) <= 100 + 1e-6 for t in axis.ticks())
