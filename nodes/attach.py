@@ -8,7 +8,7 @@ import torch
 from comfy.model_sampling import CONST, ModelSamplingDiscrete
 
 from ..s4s_core.errors import HostError
-from ..s4s_core.hosting import check_space, host_sigmas
+from ..s4s_core.hosting import host_sigmas, require_space
 
 KEY = "s4s_solver"
 NO_SOLVER = (
@@ -68,7 +68,7 @@ def check_solver(pack, sampling):
     """HostError, in a sentence, unless `pack` is a solver for this kind of model."""
     if pack is None:
         raise HostError(NOT_CONNECTED)
-    check_space(pack, space_of(sampling))
+    require_space(pack, space_of(sampling))
 
 
 def attached(model, pack):

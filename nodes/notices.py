@@ -6,7 +6,7 @@ from server import PromptServer
 
 from ..s4s_core.app.comfyui import identity
 from ..s4s_core.errors import S4SError
-from ..s4s_core.hosting import facts, mismatches
+from ..s4s_core.hosting import image_metadata, mismatches
 from ..s4s_core.solver_file import load_unchanged
 from . import library
 from .graph import ancestors, class_of, literal
@@ -69,7 +69,7 @@ def record(extra_pnginfo, pack, nfe=None):
     """Note a solver in the metadata that the images of a prompt are saved with."""
     if not isinstance(extra_pnginfo, dict) or pack is None:
         return
-    noted, fact = extra_pnginfo.setdefault(KEY, []), facts(pack, nfe)
+    noted, fact = extra_pnginfo.setdefault(KEY, []), image_metadata(pack, nfe)
     if not any(old["hash"] == fact["hash"] and nfe in (None, old["nfe"]) for old in noted):
         noted.append(fact)
 

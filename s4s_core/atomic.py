@@ -1,4 +1,4 @@
-"""Writes that either happen whole or not at all."""
+"""Write files completely or not at all."""
 
 import errno
 import hashlib
@@ -6,72 +6,79 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+StrPath = str | os.PathLike[str]
 
 WINDOWS = sys.platform == "win32"
 PATIENCE = 2.0
-"""Seconds that a replacement waits for readers on Windows, where no open file can be replaced."""
+"""Seconds to wait for readers on Windows, which cannot replace an open file."""
 
 PREFIX = ".s4s-"
 SUFFIX = ".tmp"
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
-def temporary_stem(path):
-    """How the names of a file's temporaries begin."""
+def temporary_stem(path: Path) -> str:
+    """Return the prefix shared by all temporary files of `path`."""
     return f"{PREFIX}{hashlib.sha256(path.name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
-def write_atomic(path, data):
-    """Replace `path` by `data` (bytes): temporary file, fsync, replace, fsync of the folder.
+def write_atomic(path: StrPath, data: bytes) -> None:
+    """Replace `path` with `data`: temporary file, fsync, replace, fsync of the folder.
 
-    A crash at any moment leaves the old file or the new one; an error (a full disk, a read-only
-    folder) raises OSError and leaves neither a changed file nor a temporary one.
+    After a crash, either the old or the new file is there. On an error (full disk, read-only
+    folder) OSError is raised, the file is unchanged and no temporary file is left.
     """
-    path = Path(path)
+    target = Path(path)
 
-    def put(temporary):
-        with suppress(OSError):  # a new file keeps the default; some file systems have no modes
-            os.chmod(temporary, path.stat().st_mode & 0o777)
-        _replace(temporary, path)
+    def move(temporary: Path) -> None:
+        with suppress(OSError):  # no old file, or a file system without modes
+            os.chmod(temporary, target.stat().st_mode & 0o777)
+        _replace(temporary, target)
 
-    _written(path, data, put)
+    _write_and_move(target, data, move)
 
 
-def write_new(paths, data):
-    """Write `data` to the first of `paths`, all of one folder, that no file has; returns that path.
+def write_new(paths: Iterable[StrPath], data: bytes) -> Path:
+    """Write `data` to the first of `paths` (all in one folder) that is free; return that path.
 
-    As `write_atomic`, but nothing is ever replaced, whoever else writes there at the same time.
+    Atomic like `write_atomic`, but never replaces a file, even with other writers at work.
     """
-    paths = iter(paths)
-    first = Path(next(paths))
-    return _written(first, data, lambda temporary: _place(temporary, chain([first], paths)))
+    candidates = map(Path, paths)
+    first = next(candidates)
+    return _write_and_move(
+        first, data, lambda temporary: _move_to_free(temporary, chain([first], candidates))
+    )
 
 
-def _written(path, data, put):
-    """What put(temporary) returns: `data` stand in that file, beside `path`, which is then gone."""
+def _write_and_move(path: Path, data: bytes, move: Callable[[Path], T]) -> T:
+    """Write a temporary file beside `path`, return move(temporary), and clean up."""
     temporary = path.parent / f"{temporary_stem(path)}-{secrets.token_hex(8)}{SUFFIX}"
-    handle = os.open(temporary, _NEW, 0o666)  # the umask applies, as to any new file
+    handle = os.open(temporary, _CREATE, 0o666)  # the umask applies, as to any new file
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        placed = put(temporary)
+        moved = move(temporary)
     finally:
-        with suppress(OSError):  # moved away, or in nobody's way
+        with suppress(OSError):  # already moved
             temporary.unlink()
     _sync_folder(path.parent)
-    return placed
+    return moved
 
 
-def _place(temporary, paths):
-    """Give a file the first of the names that is free, and return it.
+def _move_to_free(temporary: Path, paths: Iterable[Path]) -> Path:
+    """Move a file to the first free path and return it.
 
-    Where the file system has no links, an empty file takes the name before: a kill just then
-    leaves it.
+    On a file system without hard links, an empty file reserves the path first; a process killed
+    right then leaves it behind.
     """
     for path in paths:
         try:
@@ -86,17 +93,17 @@ def _place(temporary, paths):
     raise FileExistsError(errno.EEXIST, "every name is taken")
 
 
-def _reserve(path):
-    """Make an empty file of that name, unless there is one."""
+def _reserve(path: Path) -> bool:
+    """Create an empty file; return False if the path exists."""
     try:
-        os.close(os.open(path, _NEW, 0o666))
+        os.close(os.open(path, _CREATE, 0o666))
     except FileExistsError:
         return False
     return True
 
 
-def _replace(temporary, path):
-    """os.replace; on Windows again and again while somebody reads the old file."""
+def _replace(temporary: Path, path: Path) -> None:
+    """Call os.replace; on Windows, retry while another process reads the old file."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -107,10 +114,10 @@ def _replace(temporary, path):
         time.sleep(0.01)
 
 
-def _sync_folder(folder):
-    """Make a rename durable where folders can be synced: Windows and some file systems cannot.
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable where folders can be synced (not on Windows and some file systems).
 
-    The new file is in place by now, so a failure here is no reason to report it as not written.
+    Errors are ignored: the new file is already in place.
     """
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
@@ -120,12 +127,12 @@ def _sync_folder(folder):
             os.close(handle)
 
 
-def sweep(path):
-    """Remove temporaries of `path` that a killed process left behind.
+def sweep(path: StrPath) -> None:
+    """Remove temporary files that killed writers of `path` left behind.
 
-    Only for who alone writes this file: temporaries of other files are other processes' affair.
+    Call this only from the sole writer of `path`.
     """
-    path = Path(path)
-    for orphan in path.parent.glob(f"{temporary_stem(path)}-*{SUFFIX}"):
-        with suppress(OSError):  # what cannot be removed does no harm
-            orphan.unlink()
+    target = Path(path)
+    for leftover in target.parent.glob(f"{temporary_stem(target)}-*{SUFFIX}"):
+        with suppress(OSError):  # harmless if it stays
+            leftover.unlink()

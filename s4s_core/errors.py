@@ -1,69 +1,71 @@
-"""Every error that S4S raises on purpose: one sentence that says what is wrong and what to do."""
+"""Errors that S4S shows to people: each message says what is wrong and what to do."""
 
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 
-def typed(command):
-    """A command as it is typed here, quoted where it must be."""
+def shell_line(command: Iterable[object]) -> str:
+    """Return a command as one line to paste into this system's shell."""
     parts = list(map(str, command))
     return subprocess.list2cmdline(parts) if sys.platform == "win32" else shlex.join(parts)
 
 
-def pip_line(*what):
-    """The command that installs something for the very Python that is running."""
-    return typed([sys.executable, "-m", "pip", "install", *what])
+def pip_install_line(*packages: object) -> str:
+    """Return the command that installs packages for the running Python."""
+    return shell_line([sys.executable, "-m", "pip", "install", *packages])
 
 
-def visible(text):
-    """A stranger's text for a message: whatever cannot be seen, or moves a cursor, is replaced."""
+def visible(text: str) -> str:
+    """Replace characters that are invisible or move the cursor in untrusted text."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 class S4SError(Exception):
-    """Base of all errors that are meant to be shown to a person as they stand."""
+    """Base class of errors with a message for the user."""
 
 
 class TableError(S4SError, ValueError):
-    """A solver table, a schedule or an option of theirs is not valid."""
+    """A solver table, a schedule or one of their options is invalid."""
 
 
 class SolverFileError(S4SError):
-    """A solver file cannot be read or written; the message names the file and the fault."""
+    """A solver file cannot be read or written; the message names the file."""
 
 
 class HostError(S4SError):
-    """A host asks a solver for something that it cannot give."""
+    """A host asks a solver for something it cannot do."""
 
 
 class ModelError(S4SError):
-    """A model broke the contract `denoise(x, sigma) -> x0`."""
+    """A model broke the contract of `s4s_core.Model`."""
 
 
 class ObjectiveError(S4SError):
-    """A training objective cannot be used as asked."""
+    """A training objective cannot be used as requested."""
 
 
 class ConfigError(S4SError):
-    """What a job is asked to do is not valid."""
+    """The configuration of a job is invalid."""
 
 
 class JobError(S4SError):
-    """A job cannot be had, or not be treated as asked."""
+    """A job does not exist or does not allow the requested action."""
 
 
 class TrainingError(S4SError):
-    """Training cannot start or go on as asked."""
+    """Training cannot start or continue."""
 
 
 class TrainingCancelled(TrainingError):
-    """Training was stopped on request; its saved state can be resumed."""
+    """Training was cancelled; its saved state can be resumed."""
 
 
 class TrainingDiverged(TrainingError):
-    """The loss became NaN or infinite again and again; `table` is the last good one, if any."""
+    """The loss kept becoming NaN or infinite; `table` is the last good SolverTable, if any."""
 
-    def __init__(self, message, table=None):
+    def __init__(self, message: str, table: Any = None) -> None:
         super().__init__(message)
         self.table = table

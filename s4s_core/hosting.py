@@ -1,33 +1,38 @@
-"""A solver inside a host that thinks in lists of sigmas (ComfyUI, the WebUIs).
+"""Run a solver inside a host that works with lists of sigmas (ComfyUI, the WebUIs).
 
-The host's scheduler asks for a number of steps and gets `host_sigmas`; the host then hands some or
-all of these to its sampler, which is `run_in_host`. A scheduler cannot know why it is asked for a
-length that the pack lacks (below full strength hosts ask for more steps than they run), so it
-interpolates; the sampler, which sees where a run begins, refuses only a full run at such a length.
+The host's scheduler asks for a number of steps and gets `host_sigmas`; its sampler is given some or
+all of these sigmas and calls `run_in_host`. At denoise strengths below 1 hosts ask for more steps
+than they run, so a scheduler cannot tell whether a missing length matters: it interpolates. The
+sampler sees where a run begins and refuses only a full run at a missing length.
 """
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from .errors import HostError
 from .metadata import hash_kind, model_hashes
-from .sampling import sample
-from .slicing import head, nearest_node, tail
+from .model import BoundDenoiser
+from .sampling import ModelCall, sample
+from .slicing import from_node, nearest_node, until_node
+from .table import Array, SolverPack, SolverTable
 
 TOLERANCE = 2e-3
-"""Relative difference up to which two noise levels are the same: some hosts round to float16."""
+"""Noise levels that differ relatively by at most this are the same: some hosts round to float16."""
 
-NOTHING = 1e-5
-"""What some schedules of hosts end at in place of 0, as a share of the first level."""
+NEARLY_ZERO = 1e-5
+"""A last sigma below this share of the first counts as 0: some host schedules end that way."""
 
 
-def host_sigmas(pack, steps):
-    """The steps + 1 nodes that a host's scheduler returns for `steps`, float64, all different.
+def host_sigmas(pack: SolverPack, steps: int) -> torch.Tensor:
+    """Return the steps + 1 strictly decreasing float64 nodes for a host's scheduler.
 
-    A length that the pack lacks is interpolated from the nearest table: from its first node to its
-    ending, in log sigma, and in sigma itself where a gap ends at 0.
+    A length that the pack lacks is interpolated from the nearest table: in log sigma, or in sigma
+    where an interval ends at 0.
     """
-    if steps in pack.tables and pack[steps].steps == steps:  # not so where a step takes two calls
+    if steps in pack.tables and pack[steps].steps == steps:  # false for single-step tables
         return torch.tensor(pack[steps].sigmas)
     table = pack[min(pack.nfes, key=lambda nfe: (abs(nfe - steps), -nfe))]
     places = np.linspace(0, table.steps, steps + 1)
@@ -37,12 +42,12 @@ def host_sigmas(pack, steps):
     return torch.tensor(np.where(below > 0, between, above * (1 - share)))
 
 
-def _same(a, b):
-    return np.abs(a - b) <= TOLERANCE * np.maximum(np.abs(a), np.abs(b))
+def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
+    return np.asarray(np.abs(a - b) <= TOLERANCE * np.maximum(np.abs(a), np.abs(b)))
 
 
-def _slice(table, sigmas):
-    """(start, stop) of the given sigmas among the table's nodes, or None."""
+def _find_nodes(table: SolverTable, sigmas: Array) -> tuple[int, int] | None:
+    """Return the first and the last node if `sigmas` are consecutive nodes of the table."""
     count = len(sigmas)
     for start in range(len(table.sigmas) - count + 1):
         if _same(table.sigmas[start : start + count], sigmas).all():
@@ -50,69 +55,75 @@ def _slice(table, sigmas):
     return None
 
 
-def table_for(pack, sigmas):
-    """The table that runs over a host's list of sigmas, from the first to the last of them.
+def table_for(pack: SolverPack, sigmas: npt.ArrayLike) -> SolverTable:
+    """Return the table that runs over a host's list of sigmas, from the first to the last.
 
-    Sigmas that are consecutive nodes of a table run just these. A run from the first node on takes
-    the table of as many steps. Any other begins in the middle: of the tables, each entered at its
-    node nearest to the first sigma (which is moved there), the one whose remaining calls are
-    nearest to what the host asks for. These two run to the table's ending, so a list that stops
+    Consecutive nodes of a table run exactly those. A run from the first node uses the table with
+    that number of steps. Any other run begins in the middle: each table is entered at its node
+    nearest to the first sigma, which is moved there, and the table wins whose number of remaining
+    calls is nearest to the host's. The last two run to the end of the table, so a list that stops
     above it is refused.
     """
     sigmas = np.asarray(sigmas, dtype=np.float64)
-    steps, first = len(sigmas) - 1, sigmas[0]
+    steps, first = len(sigmas) - 1, float(sigmas[0])
     for nfe in sorted(pack.nfes, key=lambda nfe: nfe != steps):
-        found = _slice(pack[nfe], sigmas)
-        if found is not None:
-            start, stop = found
-            return tail(head(pack[nfe], stop), start)
+        nodes = _find_nodes(pack[nfe], sigmas)
+        if nodes is not None:
+            start, stop = nodes
+            return from_node(until_node(pack[nfe], stop), start)
     begins, numbers = pack[pack.nfes[0]].sigmas[0], ", ".join(map(str, pack.nfes))
-    if sigmas[-1] > max(_ending(pack) * (1 + TOLERANCE), NOTHING * begins):
+    if sigmas[-1] > max(_ending(pack) * (1 + TOLERANCE), NEARLY_ZERO * begins):
         raise HostError(
-            f"This solver cannot stop at the noise level {sigmas[-1]:.4g}: let it run to the end, "
+            f"This solver cannot stop at noise level {sigmas[-1]:.4g}. Let it run to the end, "
             f"or split the sigmas of the scheduler 's4s' at one of {numbers} steps."
         )
     if first >= begins * (1 - TOLERANCE):
         if steps not in pack.tables:
             raise HostError(
-                f"This solver has no table for {steps} steps: set steps to one of {numbers}, "
-                "with the scheduler 's4s'."
+                f"This solver has no table for {steps} steps. Set steps to one of {numbers} "
+                "and the scheduler to 's4s'."
             )
         return pack[steps]
-    return _entered(pack, steps, first)
+    return _enter(pack, steps, first)
 
 
-def _ending(pack):
-    """The level that every table of a pack reaches."""
+def _ending(pack: SolverPack) -> float:
+    """The noise level that every table of a pack reaches."""
     return max(pack[nfe].ending for nfe in pack.nfes)
 
 
-def _entry(table, sigma):
-    """The node that a run from `sigma` enters a table at: the nearest whose next node is below."""
+def _entry_node(table: SolverTable, sigma: float) -> int:
+    """Return the node nearest to `sigma` whose next node lies below it."""
     start = nearest_node(table, sigma)
     return start if table.sigmas[start + 1] < sigma * (1 - TOLERANCE) else start + 1
 
 
-def _entered(pack, steps, sigma):
-    """The rest of that table which, entered at `sigma`, takes about as many calls as asked for."""
+def _enter(pack: SolverPack, steps: int, sigma: float) -> SolverTable:
+    """Return the rest, from `sigma` on, of the table with about `steps` calls left."""
     if sigma <= _ending(pack) * (1 + TOLERANCE):
-        raise HostError("This run begins where the solver ends: raise the denoise strength.")
+        raise HostError("This run begins where the solver ends. Raise the denoise strength.")
 
-    def fitness(nfe):
+    def distance(nfe: int) -> tuple[int, float]:
         table = pack[nfe]
-        start = _entry(table, sigma)
+        start = _entry_node(table, sigma)
         left = table.nfe - start * table.nfe_per_step
         return abs(left - steps), abs(np.log(table.sigmas[start] / sigma))
 
-    table = pack[min(pack.nfes, key=fitness)]
-    return tail(table, _entry(table, sigma), float(sigma))
+    table = pack[min(pack.nfes, key=distance)]
+    return from_node(table, _entry_node(table, sigma), sigma)
 
 
-def run_in_host(denoise, x, pack, sigmas, callback=None, keep=None):
+def run_in_host(
+    denoise: BoundDenoiser,
+    x: torch.Tensor,
+    pack: SolverPack,
+    sigmas: torch.Tensor | Sequence[float],
+    callback: Callable[[ModelCall], object] | None = None,
+    keep: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> torch.Tensor:
     """Run a pack from x, noised to sigmas[0], over a host's list of sigmas.
 
-    denoise(x, sigma [batch]) -> x0; callback gets a Progress after each model call; `keep` is
-    (mask, original) for inpainting (see `sample`). One sigma means that there is nothing to do.
+    See `sample` for `callback` and `keep`. With fewer than two sigmas, x is returned unchanged.
     """
     if len(sigmas) < 2:
         return x
@@ -120,62 +131,69 @@ def run_in_host(denoise, x, pack, sigmas, callback=None, keep=None):
     return sample(denoise, x, table_for(pack, levels.numpy()), callback=callback, keep=keep)
 
 
-def check_space(pack, space):
-    """Raise HostError unless the pack is made for models of that space."""
+def require_space(pack: SolverPack, space: str) -> None:
+    """Raise HostError unless the pack is for models of that space."""
     if pack.space != space:
         kinds = {"ve": "noise or v-prediction models", "flow": "flow models (SD3, Flux)"}
         raise HostError(
-            f"This solver is for {kinds[pack.space]}, the model is one of {kinds[space]}: "
-            "train a solver for it, or load one that was."
+            f"This solver is for {kinds[pack.space]}, but the model is one of the "
+            f"{kinds[space]}. Load a solver for this model, or train one."
         )
 
 
-def facts(pack, nfe):
-    """What an image's metadata says of the solver that made it."""
+def image_metadata(pack: SolverPack, nfe: int) -> dict[str, str | int]:
+    """Return what an image's metadata says about the solver that made it."""
     name = pack.metadata.get("name") or "unnamed"
     return {"name": name[:200], "hash": pack.digest[:12], "nfe": nfe}
 
 
-def mismatches(pack, *, model_name=None, model_hash=None, cfg=None, width=None, height=None):
-    """Sentences about what differs from the solver's training; unknown sides are not compared.
+def mismatches(
+    pack: SolverPack,
+    *,
+    model_name: str | None = None,
+    model_hash: str | None = None,
+    cfg: float | None = None,
+    width: int | None = None,
+    height: int | None = None,
+) -> list[str]:
+    """Return a warning for everything that differs from the solver's training.
 
-    Hashes are compared where both are of one kind.
+    Unknown values are not compared; hashes only if both are of the same kind.
     """
-    about, found = pack.metadata, []
+    about, warnings = pack.metadata, []
     trained = about.get("model", {})
-    theirs = model_hashes(about).get(hash_kind(model_hash or ""))
-    if model_hash and theirs and model_hash != theirs:
-        found.append(_other_model(trained.get("name"), theirs, model_name, model_hash))
+    trained_hash = model_hashes(about).get(hash_kind(model_hash or ""))
+    if model_hash and trained_hash and model_hash != trained_hash:
+        warnings.append(_other_model(trained.get("name"), trained_hash, model_name, model_hash))
     low, high = about.get("cfg", (None, None))
     if cfg is not None and low is not None and not low - 1e-3 <= cfg <= high + 1e-3:
         span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        found.append(f"The solver was trained for CFG {span}, this run has CFG {cfg:g}.")
+        warnings.append(f"The solver was trained for CFG {span}, this run has CFG {cfg:g}.")
     size = about.get("resolution")
     if width and height and size and (width, height) != tuple(map(int, size)):
-        found.append(
+        warnings.append(
             f"The solver was trained at {size[0]:g}x{size[1]:g}, this run is {width}x{height}."
         )
-    return found
+    return warnings
 
 
-def _other_model(their_name, theirs, our_name, ours):
-    """A sentence about two models, by their names or, where these do not tell, by their hashes."""
-    if their_name and their_name == our_name:
-        name, theirs, ours = _short(our_name), _bare(theirs), _bare(ours)
+def _other_model(trained: object, trained_hash: str, name: str | None, model_hash: str) -> str:
+    """Return a warning with both models' names, or hashes where the names are equal or unknown."""
+    if trained and trained == name:
         return (
-            f"The solver was trained for another checkpoint of the kind {name}: {theirs}, "
-            f"this one is {ours}."
+            f"The solver was trained for another version of {_short(name)} "
+            f"({_short_hash(trained_hash)}, this one is {_short_hash(model_hash)})."
         )
     return (
-        f"The solver was trained for the model {_short(their_name or theirs)}, "
-        f"this one is {_short(our_name or ours)}."
+        f"The solver was trained for the model {_short(trained or trained_hash)}, "
+        f"this one is {_short(name or model_hash)}."
     )
 
 
-def _bare(text):
-    """The beginning of a hash, without its kind."""
+def _short_hash(text: str) -> str:
+    """Return the first digits of a hash, without its kind."""
     return text.rpartition(":")[2][:8]
 
 
-def _short(text):
+def _short(text: object) -> str:
     return str(text)[:80]

@@ -1,53 +1,61 @@
-"""Locks that die with the process that holds them."""
+"""File locks that the system releases when the process that holds them ends."""
 
 import os
 import sys
 import time
 from pathlib import Path
 
+from .atomic import StrPath
+
 WINDOWS = sys.platform == "win32"
-_FAR = 1 << 30
-"""Where Windows locks a byte: a locked one cannot be read, and the holder's number must be."""
+_LOCK_OFFSET = 1 << 30
+"""Windows forbids reading a locked byte, so the lock lies far behind the process number."""
 
 _POLL = 0.02
 
-if WINDOWS:
+if sys.platform == "win32":
     import msvcrt
+
+    def _try_lock(handle: int, shared: bool = False) -> bool:
+        """Lock an open file without waiting; return False if another process holds it."""
+        try:
+            os.lseek(handle, _LOCK_OFFSET, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
 else:
     import fcntl
 
-
-def _grab(handle, shared=False):
-    """Lock an open file without waiting; False where another process holds it."""
-    try:
-        if WINDOWS:
-            os.lseek(handle, _FAR, os.SEEK_SET)
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        else:
+    def _try_lock(handle: int, shared: bool = False) -> bool:
+        """Lock an open file without waiting; return False if another process holds it."""
+        try:
             fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+        except OSError:
+            return False
+        return True
 
 
 class Lock:
-    """A file that one process holds, with its number inside.
+    """A lock file that contains the number of the process that holds it.
 
-    The system frees it when that process ends, however it ends, so neither a crash nor a reboot
-    leaves a lock behind, and a number that was given to another process deceives nobody.
+    The system releases the lock when that process ends, even by a crash or a reboot, so there are
+    no stale locks, and reused process numbers do not matter.
     """
 
-    def __init__(self, path):
-        self.path, self._handle = Path(path), None
+    def __init__(self, path: StrPath) -> None:
+        self.path = Path(path)
+        self._handle: int | None = None
 
-    def take(self, wait=1.0):
-        """Hold the lock; False if it is still another's after `wait` seconds.
+    def take(self, wait: float = 1.0) -> bool:
+        """Take the lock; return False if another process still holds it after `wait` seconds.
 
-        Whoever asks `holder` locks the file for an instant, so a short wait is always due.
+        `holder` locks the file for a moment, so always allow a short wait.
         """
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         deadline = time.monotonic() + wait
-        while not _grab(handle):
+        while not _try_lock(handle):
             if time.monotonic() > deadline:
                 os.close(handle)
                 return False
@@ -58,26 +66,26 @@ class Lock:
         self._handle = handle
         return True
 
-    def release(self):
+    def release(self) -> None:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
 
-    def __enter__(self):
+    def __enter__(self) -> "Lock":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
-def holder(path):
-    """The number of the process that holds a lock (0 while it is just taking it), or None."""
+def holder(path: StrPath) -> int | None:
+    """Return the process that holds a lock (0 while it is being taken), or None if it is free."""
     try:
         handle = os.open(path, os.O_RDWR)
     except OSError:
         return None
     try:
-        if _grab(handle, shared=True):
+        if _try_lock(handle, shared=True):
             return None
         os.lseek(handle, 0, os.SEEK_SET)
         text = os.read(handle, 32)

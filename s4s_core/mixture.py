@@ -1,23 +1,32 @@
-"""A Gaussian mixture with its exact denoiser: the analytic model of the tests and first runs."""
+"""A Gaussian mixture with its exact denoiser: a model without a network, for tests and demos."""
 
 import math
 
 import torch
 
+from .model import Condition, Model
 from .names import check_space
 from .spaces import alpha
 
 
 class GaussianMixture:
-    """Isotropic components; fulfils the model contract in either space, with no network at all.
+    """A mixture of isotropic Gaussians that satisfies `s4s_core.Model` in either space.
 
     means [K, *shape], scales [K] (standard deviations), weights [K]. The posterior mean of x0
-    given x = alpha x0 + sigma eps is exact for every sigma, so the diffusion ODE is too.
+    given x = alpha x0 + sigma eps is exact for every sigma, and so is the diffusion ODE.
     """
 
     times = None
 
-    def __init__(self, means, scales, weights=None, space="ve", sigma_min=0.002, sigma_max=80.0):
+    def __init__(
+        self,
+        means: torch.Tensor,
+        scales: torch.Tensor,
+        weights: torch.Tensor | None = None,
+        space: str = "ve",
+        sigma_min: float = 0.002,
+        sigma_max: float = 80.0,
+    ) -> None:
         check_space(space)
         self.space, self.sigma_min, self.sigma_max = space, sigma_min, sigma_max
         self.shape = tuple(means.shape[1:])
@@ -28,12 +37,20 @@ class GaussianMixture:
 
     @classmethod
     def random(
-        cls, components, shape, seed=0, spread=1.0, scale=0.1, space="ve", rank=None, **options
-    ):
-        """Components drawn from a seeded normal distribution, in float64.
+        cls,
+        components: int,
+        shape: tuple[int, ...],
+        seed: int = 0,
+        spread: float = 1.0,
+        scale: float = 0.1,
+        space: str = "ve",
+        rank: int | None = None,
+        **options: float,
+    ) -> "GaussianMixture":
+        """Draw the components from a seeded normal distribution, in float64.
 
         With a `rank`, the means lie in a random subspace of that dimension: components overlap and
-        the denoiser is smooth even in many dimensions, as it is for pictures.
+        the denoiser is smooth even in many dimensions, as it is for images.
         """
         generator = torch.Generator().manual_seed(seed)
         size = math.prod(shape)
@@ -47,8 +64,10 @@ class GaussianMixture:
             options = {"sigma_min": 0.001, "sigma_max": 1.0, **options}
         return cls(means, scale * (0.5 + draws), 0.5 + draws.flip(0), space, **options)
 
-    def denoise(self, x, sigma, cond=None):
-        """E[x0 | x] at noise level sigma [batch]; the mixture has no conditions."""
+    def denoise(
+        self, x: torch.Tensor, sigma: torch.Tensor, cond: Condition | None = None
+    ) -> torch.Tensor:
+        """Return E[x0 | x] at noise level sigma [batch]; `cond` is ignored."""
         flat, sigma = x.flatten(1), sigma.to(x).reshape(-1, 1)
         means, scales = self.means.to(x), self.scales.to(x)
         scale = alpha(self.space, sigma)
@@ -62,6 +81,8 @@ class GaussianMixture:
         posterior = means + gain.unsqueeze(2) * gap
         return (logits.softmax(1).unsqueeze(2) * posterior).sum(1).reshape(x.shape)
 
-    def conditions(self, batch, generator):
-        """No conditions to draw."""
-        return None
+    def conditions(self, batch: int, generator: torch.Generator) -> None:
+        """Return None: the mixture takes no conditions."""
+
+
+_CONTRACT: type[Model] = GaussianMixture  # checked by mypy

@@ -9,7 +9,7 @@ import importlib.util
 
 import torch
 
-from .errors import ObjectiveError, pip_line
+from .errors import ObjectiveError, pip_install_line
 from .names import OBJECTIVES
 
 _HUBER = 0.03
@@ -90,7 +90,7 @@ def _load_lpips(name, decode):
     if importlib.util.find_spec("lpips") is None:
         raise ObjectiveError(
             "The objective LPIPS needs the package lpips: use 'l2', or install it with this "
-            f"command: {pip_line('lpips')}"
+            f"command: {pip_install_line('lpips')}"
         )
     import lpips
 

@@ -1,23 +1,24 @@
-"""The rest of a table from a later node on: what img2img and `denoise` below 1 run.
+"""Parts of a table: from a later node on (img2img, denoise below 1), or up to an earlier one.
 
-Rows that would use evaluations from before the new start fall back to the classical weights of
-the order that they still have: the exact Lagrange rule natural to the form.
+Rows that would use evaluations from before the new start get the classical weights of the order
+that is left: the exact Lagrange rule natural to the form.
 """
 
 import numpy as np
 import torch
 
-from .classical.lagrange import natural_grid
+from .classical.lagrange import Grid, natural_grid
 from .errors import TableError
+from .table import Array, SolverTable, coefficient_masks
 
 
-def _refill(rows, grid, first, ahead):
-    """Rows of weights after a fresh start; those that lack history are refilled.
+def _refill(rows: Array, grid: Grid, first: int, ahead: bool) -> Array:
+    """Replace the rows of weights that lack history after a start at step `first`.
 
-    Row r (step first + r) of a predictor has seen r + 1 evaluations; a corrector's row has seen
-    those and the one ahead.
+    Row r (step first + r) of a predictor has seen r + 1 evaluations; a corrector's row has also
+    seen the one ahead.
     """
-    out = rows.copy()
+    out: Array = rows.copy()
     for r in range(len(rows)):
         seen = r + 1 + ahead
         if rows[r, seen:].any():
@@ -26,10 +27,10 @@ def _refill(rows, grid, first, ahead):
     return out
 
 
-def _moved(table, start, sigma):
-    """(nodes, call times) of the table with node `start` moved to `sigma`.
+def _with_moved_node(table: SolverTable, start: int, sigma: float) -> tuple[Array, Array]:
+    """Return the nodes and call times of the table with node `start` moved to `sigma`.
 
-    The calls of the step that begins there keep their places in it, measured in log sigma.
+    The calls of the step that begins there keep their relative places, measured in log sigma.
     """
     nodes, calls = table.sigmas.copy(), table.call_sigmas.copy()
     first = start * table.nfe_per_step
@@ -44,22 +45,22 @@ def _moved(table, start, sigma):
     return nodes, calls
 
 
-def tail(table, start, sigma=None):
-    """The table that begins at node `start`, or at `sigma` in its place.
+def from_node(table: SolverTable, start: int, sigma: float | None = None) -> SolverTable:
+    """Return the part of a table that begins at node `start`, or at `sigma` in its place.
 
-    `tail(table, 0)` is the table itself.
+    `from_node(table, 0)` is the table itself.
     """
     if not 0 <= start < table.steps:
-        raise TableError(f"a table of {table.steps} steps cannot start at node {start}.")
+        raise TableError(f"A table of {table.steps} steps cannot start at node {start}.")
     if sigma is not None and not sigma > table.sigmas[start + 1]:
-        raise TableError(f"node {start} cannot be moved to {sigma:g}, past the next node.")
+        raise TableError(f"Cannot move node {start} to {sigma:g}, past the next node.")
     if start == 0 and sigma is None:
         return table
     nodes, calls = table.sigmas, table.call_sigmas
     if sigma is not None:
-        nodes, calls = _moved(table, start, sigma)
+        nodes, calls = _with_moved_node(table, start, sigma)
     coefficients = {name: array[start:] for name, array in table.coefficients.items()}
-    if table.family != "ss" and start > 0:
+    if table.nfe_per_step == 1 and start > 0:  # multistep: rows may reach back over the start
         grid = natural_grid(table.space, table.form, torch.tensor(nodes))
         for name, ahead in (("b", False), ("a", True)):
             if name in coefficients:
@@ -68,18 +69,18 @@ def tail(table, start, sigma=None):
     return table.replace(sigmas=nodes[start:], call_sigmas=calls[first:], **coefficients)
 
 
-def head(table, stop):
-    """The table that ends at node `stop`, above the table's own ending."""
+def until_node(table: SolverTable, stop: int) -> SolverTable:
+    """Return the part of a table that ends at node `stop`."""
     if not 1 <= stop <= table.steps:
-        raise TableError(f"a table of {table.steps} steps cannot stop at node {stop}.")
+        raise TableError(f"A table of {table.steps} steps cannot stop at node {stop}.")
     if stop == table.steps:
         return table
-    rows = {name: stop - 1 if (table.family, name) == ("pc", "a") else stop for name in "ab"}
-    coefficients = {name: array[: rows[name]] for name, array in table.coefficients.items()}
     calls = table.call_sigmas[: stop * table.nfe_per_step]
+    masks = coefficient_masks(table.family, stop, table.order, len(calls))
+    coefficients = {name: table.coefficients[name][: len(mask)] for name, mask in masks.items()}
     return table.replace(sigmas=table.sigmas[: stop + 1], call_sigmas=calls, **coefficients)
 
 
-def nearest_node(table, sigma):
-    """Index of the node, the last one apart, that is nearest to `sigma` in the logarithm."""
+def nearest_node(table: SolverTable, sigma: float) -> int:
+    """Return the index of the node nearest to `sigma` in log sigma, the last node excluded."""
     return int(np.abs(np.log(table.sigmas[:-1]) - np.log(max(sigma, 1e-12))).argmin())

@@ -1,37 +1,40 @@
 """Solver files, format 1: a SolverPack as .safetensors (see docs/solver-files.md).
 
-Per NFE the float64 tensors `nfe{N}/sigmas`, `nfe{N}/call_sigmas` and the family's coefficients.
-The metadata value `s4s` is one canonical JSON object: what the pack says about itself, the family,
-order and form of each table, and a SHA-256 over all of that and the tensors. ModelSpec keys stand
-beside it for file browsers. The same pack gives the same bytes.
+For each NFE, the float64 tensors `nfe{N}/sigmas`, `nfe{N}/call_sigmas` and the coefficients. The
+metadata value `s4s` is a canonical JSON object, the manifest: the pack's metadata, the family,
+order and form of each table, and a SHA-256 over all of that and the tensors. ModelSpec keys beside
+it serve file browsers. The same pack gives the same bytes.
 """
 
 import json
 import re
 import stat
 import struct
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import chain, combinations
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
-from .atomic import write_atomic, write_new
+from .atomic import StrPath, write_atomic, write_new
 from .errors import SolverFileError, TableError, visible
-from .metadata import check_alike, check_metadata, modelspec
-from .table import SolverPack, SolverTable, canonical_json
+from .metadata import check_mergeable, check_metadata, modelspec
+from .table import Array, SolverPack, SolverTable, canonical_json
 
 FORMAT = 1
 MAX_FILE = 1 << 20
 MAX_HEADER = 256 << 10
-_NAME = re.compile(r"nfe([1-9][0-9]{0,3})/([a-z_]{1,16})")
-_DESCRIBED = ("family", "order", "form")
-_LONGEST_FAULT = 300
+_TENSOR_NAME = re.compile(r"nfe([1-9][0-9]{0,3})/([a-z_]{1,16})")
+_TABLE_KEYS = ("family", "order", "form")
+_MAX_REASON = 300
+_deserialize: Callable[[bytes], list[tuple[str, dict[str, Any]]]] = deserialize
 
 
-def _tensors(pack):
-    """All arrays of a pack under their names in the file, in the order of the file."""
+def _tensors(pack: SolverPack) -> dict[str, Array]:
+    """Return all arrays of a pack by their names in the file, in file order."""
     named = {
         f"nfe{nfe}/{name}": array
         for nfe, table in pack.tables.items()
@@ -40,31 +43,32 @@ def _tensors(pack):
     return dict(sorted(named.items()))
 
 
-def _statement(pack):
-    """The `s4s` object of a file."""
-    described = {
-        str(nfe): {key: getattr(table, key) for key in _DESCRIBED} | {"ending": table.ending}
+def _manifest(pack: SolverPack) -> dict[str, object]:
+    """Return the `s4s` object of a file."""
+    tables = {
+        str(nfe): {key: getattr(table, key) for key in _TABLE_KEYS} | {"ending": table.ending}
         for nfe, table in pack.tables.items()
     }
     return {
         "format": FORMAT,
         "space": pack.space,
-        "tables": described,
+        "tables": tables,
         "about": dict(pack.metadata),
         "sha256": pack.digest,
     }
 
 
-def dump_solver(pack):
-    """The bytes of a solver file."""
+def dump_solver(pack: SolverPack) -> bytes:
+    """Return the bytes of a solver file."""
     try:
         check_metadata(pack.metadata)
-        statement = canonical_json(_statement(pack))
+        manifest = canonical_json(_manifest(pack))
     except ValueError as error:
-        raise SolverFileError(f"this solver cannot be saved: {error}") from None
+        raise SolverFileError(f"Could not save this solver: {error}.") from None
     tensors = _tensors(pack)
     data = b"".join(array.astype("<f8").tobytes() for array in tensors.values())
-    header, offset = {"__metadata__": modelspec(pack, data) | {"s4s": statement}}, 0
+    header: dict[str, object] = {"__metadata__": modelspec(pack, data) | {"s4s": manifest}}
+    offset = 0
     for name, array in tensors.items():
         span = [offset, offset + array.nbytes]
         header[name] = {"dtype": "F64", "shape": list(array.shape), "data_offsets": span}
@@ -72,202 +76,205 @@ def dump_solver(pack):
     text = canonical_json(header).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER or 8 + len(text) + len(data) > MAX_FILE:
-        raise SolverFileError("this solver cannot be saved: it exceeds the size of a solver file.")
+        raise SolverFileError(
+            "Could not save this solver: it exceeds the maximum size of a solver file (1 MB, "
+            "header 256 KB)."
+        )
     return struct.pack("<Q", len(text)) + text + data
 
 
-def check_path(path):
-    """`path` as a Path, if a solver can be saved under that name: worth asking before training."""
+def check_path(path: StrPath) -> Path:
+    """Return `path` as a Path; raise SolverFileError if no solver can be saved there."""
     path = Path(path)
     if path.suffix.lower() != ".safetensors":
-        raise SolverFileError(f"{path.name}: a solver file's name must end in .safetensors.")
+        raise SolverFileError(f"{path.name}: the name of a solver file must end in .safetensors.")
     if "\0" not in str(path) and not path.parent.is_dir():
         raise SolverFileError(f"{path}: the folder {path.parent} does not exist.")
     return path
 
 
-def save_solver(path, pack):
+def save_solver(path: StrPath, pack: SolverPack) -> None:
     """Write a pack to `path` (.safetensors), atomically; the same pack gives the same bytes."""
     path, data = check_path(path), dump_solver(pack)
     try:
         write_atomic(path, data)
     except (OSError, ValueError) as error:
-        raise _fault(path, "cannot be written", error) from error
+        raise _file_error(path, "cannot be written", error) from error
 
 
-def save_new_solver(paths, pack):
-    """Write a pack to the first of `paths` that no file has, and return it: see `write_new`."""
+def save_new_solver(paths: Iterable[StrPath], pack: SolverPack) -> Path:
+    """Write a pack to the first free path of `paths` and return it; see `write_new`."""
     paths, data = iter(paths), dump_solver(pack)
     first = check_path(next(paths))
     try:
         return write_new(chain([first], paths), data)
     except OSError as error:
-        raise _fault(first, "cannot be written", error) from error
+        raise _file_error(first, "cannot be written", error) from error
 
 
-def _fault(path, what, error):
-    """One line about a file and what is wrong with it; both may hold a stranger's text."""
+def _file_error(path: StrPath, what: str, error: object) -> SolverFileError:
+    """Return an error of one line; path and reason may contain untrusted text."""
     reason = str(getattr(error, "strerror", None) or error).rstrip(".")
-    if len(reason) > _LONGEST_FAULT:
-        reason = reason[:_LONGEST_FAULT] + "..."
+    if len(reason) > _MAX_REASON:
+        reason = reason[:_MAX_REASON] + "..."
     return SolverFileError(visible(f"{path}: {what}: {reason}."))
 
 
-def _unique(pairs):
-    """A JSON object, refused if a key stands in it twice."""
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object; raise ValueError on a duplicate key."""
     keys = dict(pairs)
     if len(keys) != len(pairs):
-        raise ValueError("a key stands twice in its header")
+        raise ValueError("its header has a duplicate key")
     return keys
 
 
-def _no_constant(name):
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"its metadata contains {name}")
 
 
-def strict_json(text):
-    """Parse JSON without duplicate keys, NaN or infinity; ValueError otherwise."""
+def _strict_json(text: str) -> Any:
+    """Parse JSON; raise ValueError on duplicate keys, NaN or infinity."""
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("its header is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"its header is not valid JSON: {error}") from None
 
 
-def _header(data):
-    """The JSON header of a safetensors file."""
+def _parse_header(data: bytes) -> dict[str, Any]:
+    """Return the JSON header of a safetensors file."""
     if len(data) < 8:
         raise ValueError("it is too short")
     (length,) = struct.unpack("<Q", data[:8])
     if length > min(MAX_HEADER, len(data) - 8):
-        raise ValueError("its header is cut off or too large")
-    header = strict_json(data[8 : 8 + length].decode("utf-8"))
+        raise ValueError("its header is truncated or too large")
+    header = _strict_json(data[8 : 8 + length].decode("utf-8"))
     if not isinstance(header, dict):
         raise ValueError("its header is not an object")
     return header
 
 
-def _statement_of(header):
-    """The `s4s` object of a header, its structure checked."""
+def _parse_manifest(header: dict[str, Any]) -> dict[str, Any]:
+    """Return the `s4s` object of a header after checking its keys and types."""
     metadata = header.get("__metadata__")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("s4s"), str):
-        raise ValueError("it is not an S4S solver: its metadata has no entry 's4s'")
-    statement = strict_json(metadata["s4s"])
-    if not isinstance(statement, dict) or type(statement.get("format")) is not int:
-        raise ValueError("its entry 's4s' has no format number")
-    if statement["format"] != FORMAT:
+        raise ValueError("it is not an S4S solver (its metadata has no 's4s' entry)")
+    manifest = _strict_json(metadata["s4s"])
+    if not isinstance(manifest, dict) or type(manifest.get("format")) is not int:
+        raise ValueError("its 's4s' entry has no format number")
+    if manifest["format"] != FORMAT:
         raise ValueError(
-            f"it has format {statement['format']}, this version reads format {FORMAT}: update S4S"
+            f"it has format {manifest['format']}, but this version reads format {FORMAT}. "
+            "Update S4S"
         )
     known = {"format": int, "space": str, "tables": dict, "about": dict, "sha256": str}
-    if set(statement) != set(known) or any(type(statement[k]) is not t for k, t in known.items()):
-        raise ValueError(f"its entry 's4s' must hold {', '.join(known)}")
-    return statement
+    if set(manifest) != set(known) or any(type(manifest[k]) is not t for k, t in known.items()):
+        raise ValueError(f"its 's4s' entry must contain exactly {', '.join(known)}")
+    return manifest
 
 
-def _arrays(data):
-    """Arrays by NFE and name; the safetensors library checks offsets, holes and overlaps."""
-    tables = {}
-    for name, entry in deserialize(data):
-        match = _NAME.fullmatch(name)
+def _parse_arrays(data: bytes) -> dict[int, dict[str, Array]]:
+    """Return arrays by NFE and name; the safetensors library checks offsets, holes and overlaps."""
+    tables: dict[int, dict[str, Array]] = {}
+    for name, entry in _deserialize(data):
+        match = _TENSOR_NAME.fullmatch(name)
         if not match or entry["dtype"] != "F64":
-            raise ValueError(f"its tensor {name[:40]!r} has no place in a solver")
+            raise ValueError(f"its tensor {name[:40]!r} does not belong in a solver file")
         array = np.frombuffer(entry["data"], dtype="<f8").reshape(entry["shape"])
         tables.setdefault(int(match[1]), {})[match[2]] = array
     return tables
 
 
-def _table(nfe, arrays, described, space):
-    """One validated table of the file."""
-    if not isinstance(described, dict) or set(described) != {*_DESCRIBED, "ending"}:
+def _parse_table(nfe: int, arrays: dict[str, Array], entry: object, space: str) -> SolverTable:
+    """Return one validated table of the file."""
+    if not isinstance(entry, dict) or set(entry) != {*_TABLE_KEYS, "ending"}:
         raise ValueError(f"its description of NFE {nfe} is incomplete")
     if not {"sigmas", "call_sigmas"} <= set(arrays):
         raise ValueError(f"its tensors of NFE {nfe} are incomplete")
-    times = [arrays.pop("sigmas"), arrays.pop("call_sigmas")]
-    fields = [described[key] for key in _DESCRIBED]
-    types = [type(field) for field in (*fields, described["ending"])]
-    if types[:3] != [str, int, str] or types[3] not in (int, float):
-        raise ValueError(f"its description of NFE {nfe} has a wrong type")
-    table = SolverTable(*fields, space, *times, arrays)
-    if table.nfe != nfe or table.ending != described["ending"]:
+    sigmas, calls = arrays.pop("sigmas"), arrays.pop("call_sigmas")
+    family, order, form = (entry[key] for key in _TABLE_KEYS)
+    types = [type(value) for value in (family, order, form)]
+    if types != [str, int, str] or type(entry["ending"]) not in (int, float):
+        raise ValueError(f"its description of NFE {nfe} has a value of the wrong type")
+    table = SolverTable(family, order, form, space, sigmas, calls, arrays)
+    if table.nfe != nfe or table.ending != entry["ending"]:
         raise ValueError(f"its tensors of NFE {nfe} contradict their description")
     return table
 
 
-def parse_solver(data):
-    """The pack in the bytes of a solver file; ValueError says what is wrong with them."""
-    statement = _statement_of(_header(data))
-    described, arrays = statement["tables"], _arrays(data)
-    if set(described) != {str(nfe) for nfe in arrays}:
+def parse_solver(data: bytes) -> SolverPack:
+    """Return the pack in the bytes of a solver file; raise ValueError if they are invalid."""
+    manifest = _parse_manifest(_parse_header(data))
+    entries, arrays = manifest["tables"], _parse_arrays(data)
+    if set(entries) != {str(nfe) for nfe in arrays}:
         raise ValueError("its description and its tensors name different NFEs")
-    tables = {
-        nfe: _table(nfe, arrays[nfe], described[str(nfe)], statement["space"]) for nfe in arrays
-    }
-    check_metadata(statement["about"])
-    pack = SolverPack(tables, statement["about"])
-    if statement["sha256"] != pack.digest:
-        raise ValueError("its contents do not match its hash: the file is damaged, get it again")
+    space = manifest["space"]
+    tables = {nfe: _parse_table(nfe, arrays[nfe], entries[str(nfe)], space) for nfe in arrays}
+    check_metadata(manifest["about"])
+    pack = SolverPack(tables, manifest["about"])
+    if manifest["sha256"] != pack.digest:
+        raise ValueError("its contents do not match its hash. The file is damaged: get a new copy")
     return pack
 
 
-def load_solver(path):
-    """Read and validate a solver file; SolverFileError names the file and the fault."""
+def load_solver(path: StrPath) -> SolverPack:
+    """Read and validate a solver file; raise SolverFileError with the file and the reason."""
     path = Path(path)
     try:
         if stat.S_ISFIFO(path.stat().st_mode):  # opening one would wait for a writer
             raise ValueError("it is a pipe")
         with path.open("rb") as file:
             data = file.read(MAX_FILE + 1)
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        raise _fault(path, "cannot be read", error) from error
-    return checked_solver(data, path)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise _file_error(path, "cannot be read", error) from error
+    return load_solver_bytes(data, path)
 
 
-def checked_solver(data, name):
-    """The pack in a file's bytes; SolverFileError says `name` and the fault, in one short line."""
+def load_solver_bytes(data: bytes, name: StrPath) -> SolverPack:
+    """Return the pack in a file's bytes; raise SolverFileError with `name` and the reason."""
     if len(data) > MAX_FILE:
-        raise _fault(name, "cannot be used", "it is larger than 1 MB and so not a solver file")
+        raise _file_error(name, "cannot be used", "it is larger than 1 MB, so not a solver file")
     try:
         return parse_solver(data)
     except (ValueError, OverflowError, SafetensorError) as error:
-        raise _fault(name, "cannot be used", error) from None
+        raise _file_error(name, "cannot be used", error) from None
 
 
 @lru_cache(maxsize=2048)
-def _loaded(path, stamp):
+def _load_stamped(path: Path, stamp: tuple[int, ...]) -> SolverPack:
     return load_solver(path)
 
 
-def load_unchanged(path):
-    """`load_solver`, read again only when the file is another one or has changed.
+def load_unchanged(path: StrPath) -> SolverPack:
+    """Like `load_solver`, but read the file again only if it has changed.
 
-    A copy may bring the old time and size along; the file's number and its own time tell.
+    A copied file may keep time and size, so the inode and the change time count too.
     """
     path = Path(path)
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError):
-        return load_solver(path)  # it says what is wrong
-    stamp = found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
-    return _loaded(path, stamp)
+        return load_solver(path)  # raises the right error
+    stamp = status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+    return _load_stamped(path, stamp)
 
 
-def merge_packs(packs):
-    """One pack of all tables of several packs of one model; two tables of one NFE are refused.
+def merge_packs(packs: Iterable[SolverPack]) -> SolverPack:
+    """Return one pack with the tables of several packs of the same model.
 
-    The metadata of the first pack stands; scores of all are kept. Packs that are for different
-    models, as far as they say so, or for different guidance scales are refused.
+    The first pack's metadata is kept, with the scores of all packs. Raise TableError if two tables
+    of one NFE differ, or if packs are known to be for different models or guidance scales.
     """
-    packs, tables, scores = list(packs), {}, {}
+    packs, tables, scores = list(packs), dict[int, SolverTable](), dict[str, Any]()
     for one, other in combinations(packs, 2):
-        check_alike(one.metadata, other.metadata)
+        check_mergeable(one.metadata, other.metadata)
     for pack in packs:
         for nfe, table in pack.tables.items():
             if tables.setdefault(nfe, table) != table:
-                raise TableError(f"two of the solvers hold different tables for {nfe} steps.")
+                raise TableError(f"Cannot merge: two solvers have different {nfe}-step tables.")
         scores |= pack.metadata.get("scores", {})
     if not tables:
-        raise TableError("there is nothing to merge.")
+        raise TableError("There is nothing to merge.")
     about = dict(packs[0].metadata)
     return SolverPack(tables, about | {"scores": scores} if scores else about)

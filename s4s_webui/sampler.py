@@ -7,7 +7,7 @@ wrong setting; noise, conditions, masks, refiner, previews and interrupts stay t
 import torch
 from modules import sd_samplers, sd_samplers_common, sd_samplers_kdiffusion
 
-from s4s_core.hosting import check_space, host_sigmas, mismatches, run_in_host
+from s4s_core.hosting import host_sigmas, mismatches, require_space, run_in_host
 
 from . import choice, infotext
 from .checkpoint import checkpoint
@@ -29,7 +29,7 @@ class Sampler(sd_samplers_kdiffusion.KDiffusionSampler):
     def run(self, model, x, sigmas, extra_args=None, callback=None, disable=None):
         """A k-diffusion sampler: model(x, sigma, **extra_args) is x0, guidance and masks inside."""
         pack, calls = choice.chosen_pack(), 0
-        check_space(pack, space_of(model.inner_model))
+        require_space(pack, space_of(model.inner_model))
 
         def denoise(point, sigma):
             with exact_times(model.inner_model, sigma):

@@ -18,7 +18,7 @@ def samples(
 ) -> torch.Tensor:
     """Draw pictures in [-1, 1] of class ids [N], with `nfe` calls each."""
     model = DemoModel(net, NAMES, "ve", cfg)
-    table = classical_table("ipndm", schedule("edm", nfe, model), order=3)
+    table = classical_table("ipndm", schedule("edm", nfe, model), order=3, space=model)
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(len(labels), *model.shape, generator=generator)
     parts = zip(noise.split(64), labels.split(64), strict=True)

@@ -12,7 +12,7 @@ from s4s_core import SolverPack, SolverTable
 from s4s_core.app.pictures import Row, save_png, sheet
 from s4s_core.candidates import candidates, squared_errors
 from s4s_core.errors import S4SError
-from s4s_core.hosting import check_space, mismatches
+from s4s_core.hosting import mismatches, require_space
 from s4s_core.teacher import Pairs, default_teacher, draw_pairs
 from s4s_core.training.memory import Workers
 
@@ -47,7 +47,7 @@ def recorded_teacher(pack: SolverPack, model: TrainerModel) -> SolverTable:
 
 def check_fit(pack: SolverPack, model: TrainerModel) -> list[str]:
     """Return warnings about differences from the pack's training; HostError if it cannot run."""
-    check_space(pack, model.space)
+    require_space(pack, model.space)
     about = model.about
     known, cfg = about.get("model", {}), about.get("cfg", [None])
     width, height = about.get("resolution", (None, None))

@@ -15,7 +15,7 @@ import torch
 
 from s4s_core.app.folders import find_solver
 from s4s_core.errors import HostError
-from s4s_core.hosting import check_space
+from s4s_core.hosting import require_space
 from s4s_core.sampling import Cursor, advance, compiled, evaluate
 from s4s_core.solver_file import load_solver, save_solver
 from s4s_core.spaces import alpha
@@ -103,8 +103,8 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
         """
         steps = num_inference_steps if sigmas is None else len(sigmas)
         if mu is not None:
-            check_space(self.pack, "flow")
-        self.table = self.pack[steps]
+            require_space(self.pack, "flow")
+        self.table = self.pack[steps or 0]
         calls = torch.tensor(self.table.call_sigmas)
         scale = self.config.num_train_timesteps
         times = scale * calls if self.times is None else self.times.time(calls)
@@ -128,7 +128,7 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
         self, sample: torch.Tensor, timestep: float | torch.Tensor | None = None
     ) -> torch.Tensor:
         """Return the network's input; pipelines of flow models do not call this."""
-        check_space(self.pack, "ve")
+        require_space(self.pack, "ve")
         self._start(timestep)
         self._scaled = True
         return network_input("ve", sample, self._program.sigmas[self._call])
@@ -142,7 +142,7 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
     ) -> Any:
         """Return the sample after one more model call."""
         if not self._scaled:
-            check_space(self.pack, "flow")
+            require_space(self.pack, "flow")
         self._start(timestep)
         call = self._call
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from s4s_core.app.folders import CHECKOUT
-from s4s_core.errors import ModelError, pip_line
+from s4s_core.errors import ModelError, pip_install_line
 
 
 def list_of(extra: str) -> Path:
@@ -18,7 +18,7 @@ def list_of(extra: str) -> Path:
 def install_line(extra: str) -> str:
     """Return the command that installs an extra for the running Python."""
     file = list_of(extra)
-    return pip_line("-r", file) if file.is_file() else pip_line(f"s4s-solver[{extra}]")
+    return pip_install_line(*(("-r", file) if file.is_file() else (f"s4s-solver[{extra}]",)))
 
 
 def import_extras(*names: str) -> list[Any]:

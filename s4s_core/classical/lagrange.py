@@ -1,14 +1,15 @@
 """Exact integration of the polynomial through past evaluations, plain or exponential.
 
-A step of the form's own integral (see spaces) is B times a weighted mean of f. Interpolating f by
-a polynomial in tau, 0 at the start of the step and 1 at its end, the weights b_j of evaluations at
+A step of a form's integral (see spaces) is B times a weighted mean of f. With f interpolated by a
+polynomial in tau, 0 at the start of the step and 1 at its end, the weights b_j of evaluations at
 tau_j satisfy the moment equations
     sum_j b_j tau_j^m = M_m,   m = 0 .. k-1,   M_m = m! phi_{m+1}(z) / phi_1(z)
 with the paper's phi (app:taylor). A polynomial in lambda has z = -h for data and h for noise (the
-exponential rules); a polynomial in the integral's own variable has z = 0 (Adams-Bashforth).
+exponential rules); a polynomial in the variable of the integral has z = 0 (Adams-Bashforth).
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -17,11 +18,11 @@ from ..spaces import alpha, clip_ends, log_snr
 _SERIES_TERMS = 60
 
 
-def phis(count, z):
-    """[phi_1(z), ..., phi_count(z)] for a 0-dim z, without cancellation.
+def phis(count: int, z: torch.Tensor) -> list[torch.Tensor]:
+    """Return [phi_1(z), ..., phi_count(z)] for a 0-dim z, without cancellation.
 
     phi_k(z) = int_0^1 e^((1-d) z) d^(k-1) / (k-1)! dd, and phi_{k+1} = (phi_k - 1/k!) / z. Upwards
-    this recurrence loses digits where |z| is small next to k: there the last phi comes from its
+    this recurrence loses digits if |z| is small compared to k. Then the last phi comes from its
     series, and the recurrence runs downwards.
     """
     if abs(z.item()) >= count:
@@ -38,32 +39,33 @@ def phis(count, z):
     return values[::-1]
 
 
-def phi(k, z):
-    """phi_k(z)."""
+def phi(k: int, z: torch.Tensor) -> torch.Tensor:
+    """Return phi_k(z)."""
     return phis(k, z)[-1]
 
 
-def moments(z, count):
-    """M_0 .. M_{count-1} of a step, the right-hand sides of the moment equations."""
+def moments(z: torch.Tensor, count: int) -> torch.Tensor:
+    """Return M_0 .. M_{count-1} of a step, the right-hand sides of the moment equations."""
     values = phis(count, z)
     return torch.stack([math.factorial(m) * v / values[0] for m, v in enumerate(values)])
 
 
-def solve_weights(taus, z):
-    """Weights of evaluations at `taus` that satisfy the moment equations."""
+def solve_weights(taus: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """Return the weights of evaluations at `taus` that satisfy the moment equations."""
     powers = torch.arange(len(taus), dtype=taus.dtype).unsqueeze(1)
-    return torch.linalg.solve(taus.unsqueeze(0) ** powers, moments(z, len(taus)))
+    weights: torch.Tensor = torch.linalg.solve(taus.unsqueeze(0) ** powers, moments(z, len(taus)))
+    return weights
 
 
 class Grid:
-    """Positions of the nodes in the variable of a rule, and the rule's weights for any step.
+    """The nodes in the variable of a rule, and the rule's weights for any step.
 
-    exponential: polynomials in lambda, singular ends clipped. Plain: polynomials in sigma / alpha
-    (noise) or sigma (velocity). A step to sigma = 0 has infinite h: exponential rules have order 1
-    there, and `weights` says so by putting all weight on the newest evaluation.
+    Exponential rules use polynomials in lambda, with singular ends clipped. Plain rules use
+    polynomials in sigma / alpha (noise) or sigma (velocity). A step to sigma = 0 has infinite h:
+    there exponential rules have order 1, and `weights` uses the newest evaluation alone.
     """
 
-    def __init__(self, space, form, sigmas, exponential):
+    def __init__(self, space: str, form: str, sigmas: torch.Tensor, exponential: bool) -> None:
         self.exponential = exponential
         self.singular_end = exponential and sigmas[-1].item() == 0
         self.sign = 1 if form == "noise" else -1
@@ -75,35 +77,35 @@ class Grid:
             self.at = sigmas
         self.steps = len(sigmas) - 1
 
-    def infinite(self, step):
-        """True where an exponential rule has order 1 whatever its history."""
+    def infinite(self, step: int) -> bool:
+        """Whether h is infinite, so that an exponential rule has order 1."""
         return self.singular_end and step == self.steps - 1
 
-    def h(self, step):
+    def h(self, step: int) -> torch.Tensor:
         return self.at[step + 1] - self.at[step]
 
-    def z(self, step):
+    def z(self, step: int) -> torch.Tensor:
         return self.sign * self.h(step) if self.exponential else torch.zeros_like(self.at[0])
 
-    def taus(self, step, count, ahead=False):
-        """tau of the `count` newest evaluations of a step, behind that of its end if `ahead`."""
+    def taus(self, step: int, count: int, ahead: bool = False) -> torch.Tensor:
+        """Return tau of the `count` newest evaluations, after that of the step's end if `ahead`."""
         first = step + 1 if ahead else step
         newest = self.at[step + 1 - count : first + 1].flip(0)
         return (newest - self.at[step]) / self.h(step)
 
-    def weights(self, step, count, ahead=False):
-        """Weights of the `count` newest evaluations, and of the one at the end if `ahead`."""
+    def weights(self, step: int, count: int, ahead: bool = False) -> torch.Tensor:
+        """Return weights of the `count` newest evaluations, after the end's if `ahead`."""
         if self.infinite(step):
             count = 1
         return solve_weights(self.taus(step, count, ahead), self.z(step))
 
 
-def natural_grid(space, form, sigmas):
-    """The grid of a form's natural rule: exponential for data, plain for noise and velocity."""
+def natural_grid(space: str, form: str, sigmas: torch.Tensor) -> Grid:
+    """Return the grid of a form's natural rule: exponential for data, otherwise plain."""
     return Grid(space, form, sigmas, exponential=form == "data")
 
 
-def stack_rows(weights, width):
-    """Rows of different lengths as one matrix, zeros behind."""
+def stack_rows(weights: Sequence[torch.Tensor], width: int) -> torch.Tensor:
+    """Stack rows of different lengths, padded with zeros, as one matrix."""
     rows = [torch.nn.functional.pad(w, (0, width - len(w))) for w in weights]
     return torch.stack(rows)

@@ -2,25 +2,27 @@
 
 from typing import NamedTuple
 
+import torch
+
 from ..table import SolverTable
 
 
 class Recipe(NamedTuple):
-    """Fields of a SolverTable whose arrays are float64 tensors that follow the nodes."""
+    """The fields of a SolverTable; the arrays are float64 tensors, differentiable in the nodes."""
 
     family: str
     order: int
     form: str
     space: str
-    arrays: dict
+    arrays: dict[str, torch.Tensor]
 
-    def table(self):
-        """The validated table."""
+    def table(self) -> SolverTable:
+        """Return the validated table."""
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in self.arrays.items()}
         sigmas, calls = arrays.pop("sigmas"), arrays.pop("call_sigmas")
         return SolverTable(self.family, self.order, self.form, self.space, sigmas, calls, arrays)
 
 
-def default_form(space):
-    """The form in which a step is plain quadrature in sigma: noise, or velocity for flow."""
+def default_form(space: str) -> str:
+    """Return the form in which a step is plain quadrature in sigma: noise, or velocity for flow."""
     return "noise" if space == "ve" else "velocity"

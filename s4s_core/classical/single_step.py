@@ -10,8 +10,8 @@ from .recipe import Recipe, default_form
 _STAGES = {2: (0.0, 1 / 2), 3: (0.0, 1 / 3, 2 / 3)}
 
 
-def _stage_weights(order, z):
-    """(a, b) of one DPM-Solver step, z = h (noise) or -h (data), stages at r h in lambda."""
+def _stage_weights(order: int, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (a, b) of a DPM-Solver step: z = h (noise) or -h (data), stages at r h in lambda."""
     zero, one = torch.zeros_like(z), torch.ones_like(z)
     if order == 2:
         a = torch.stack([torch.stack([zero, zero]), torch.stack([one, zero])])
@@ -23,17 +23,18 @@ def _stage_weights(order, z):
     return torch.stack([torch.stack(r) for r in rows]), torch.stack([1 - beta, zero, beta])
 
 
-def dpm_solver(sigmas, space, order=2, form=None):
-    """DPM-Solver 2S or 3S (Lu et al.); noise form, or data form on request and for flow models.
+def dpm_solver(sigmas: torch.Tensor, space: str, order: int = 2, form: str | None = None) -> Recipe:
+    """DPM-Solver 2S or 3S (Lu et al.), by default in the noise form, for flow in the data form.
 
-    On a step to sigma = 0 there is no midpoint in lambda: the stages are placed as for a clipped
-    end, and the result is the last stage's own prediction, which is order 1.
+    A step to sigma = 0 has no midpoint in lambda: its stages are placed as for a clipped end, and
+    its result is the prediction of the last stage, which is of order 1.
     """
     if order not in _STAGES:
         raise TableError("dpm-solver has orders 2 and 3.")
     form = form or ("noise" if space == "ve" else "data")
     lam = log_snr(space, clip_ends(space, sigmas))
-    calls, a, b = [], [], []
+    calls: list[torch.Tensor] = []
+    a, b = [], []
     for step in range(len(sigmas) - 1):
         h = lam[step + 1] - lam[step]
         inner = [sigma_of_log_snr(space, lam[step] + r * h) for r in _STAGES[order][1:]]
@@ -47,10 +48,10 @@ def dpm_solver(sigmas, space, order=2, form=None):
     return Recipe("ss", order, form, space, {**arrays, "a": torch.stack(a), "b": torch.stack(b)})
 
 
-def heun(sigmas, space, order=2):
-    """Heun's method in sigma, as in EDM; a last step to sigma = 0 is an Euler step of one call."""
+def heun(sigmas: torch.Tensor, space: str, order: int = 2) -> Recipe:
+    """Heun's method in sigma, as in EDM; a final step to sigma = 0 is an Euler step of one call."""
     if order != 2:
-        raise TableError("heun has order 2.")
+        raise TableError("heun only has order 2.")
     steps = len(sigmas) - 1
     calls = torch.stack([sigmas[:-1], sigmas[1:]], dim=1).flatten()
     b = sigmas.new_full((steps, 2), 0.5)

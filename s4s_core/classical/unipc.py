@@ -1,8 +1,8 @@
 """UniPC (Zhao et al.): a multistep predictor and a corrector that reuses the next evaluation.
 
-From order 3 on (order 2 for the corrector) the weights solve the full moment equations, so both
-variants are the exact exponential Lagrange rule; bh1 and bh2 differ where the authors fix rho at
-1/2: B = h there for bh1, B = e^h - 1 for bh2, and B / (e^h - 1) multiplies the difference term.
+From order 3 on (from order 2 for the corrector) the weights solve the full moment equations, so
+both variants are the exact exponential Lagrange rule. Below that the authors fix rho at 1/2, and
+B / (e^h - 1) multiplies the difference term, with B = h for bh1 and B = e^h - 1 for bh2.
 """
 
 import torch
@@ -13,17 +13,24 @@ from .multistep import orders_of, second_order_row
 from .recipe import Recipe
 
 
-def _predict(grid, step, order, gain):
+def _predict(grid: Grid, step: int, order: int, gain: torch.Tensor) -> torch.Tensor:
     return second_order_row(grid, step, gain) if order == 2 else grid.weights(step, order)
 
 
-def _correct(grid, step, order, gain):
+def _correct(grid: Grid, step: int, order: int, gain: torch.Tensor) -> torch.Tensor:
     if order > 1:
         return grid.weights(step, order, ahead=True)
     return torch.stack([gain / 2, 1 - gain / 2])
 
 
-def _unipc(sigmas, space, order, form, lower_order_final, fixed_gain):
+def _unipc(
+    sigmas: torch.Tensor,
+    space: str,
+    order: int,
+    form: str,
+    lower_order_final: bool,
+    fixed_gain: bool,
+) -> Recipe:
     if order not in (1, 2, 3):
         raise TableError("unipc has orders 1 to 3.")
     grid = Grid(space, form, sigmas, exponential=True)
@@ -41,11 +48,23 @@ def _unipc(sigmas, space, order, form, lower_order_final, fixed_gain):
     return Recipe("pc", order, form, space, arrays)
 
 
-def bh1(sigmas, space, order=3, form="data", lower_order_final=True):
+def bh1(
+    sigmas: torch.Tensor,
+    space: str,
+    order: int = 3,
+    form: str = "data",
+    lower_order_final: bool = True,
+) -> Recipe:
     """UniPC with B(h) = h."""
     return _unipc(sigmas, space, order, form, lower_order_final, fixed_gain=False)
 
 
-def bh2(sigmas, space, order=3, form="data", lower_order_final=True):
+def bh2(
+    sigmas: torch.Tensor,
+    space: str,
+    order: int = 3,
+    form: str = "data",
+    lower_order_final: bool = True,
+) -> Recipe:
     """UniPC with B(h) = e^h - 1."""
     return _unipc(sigmas, space, order, form, lower_order_final, fixed_gain=True)

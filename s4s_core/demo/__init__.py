@@ -1,8 +1,8 @@
-"""The model in the box: small class-conditional emoji pictures, on any machine, without a download.
+"""The bundled demo model: small class-conditional emoji images, without a download.
 
-One network serves every path of the core. It was trained in the ve space; the flow space is the
-same prediction for x = (1 - s) x0 + s eps, and the VP model is the ve space behind the 1000
-discrete times of Stable Diffusion.
+One network serves every space. It was trained in the ve space; in the flow space it makes the same
+prediction for x = (1 - s) x0 + s eps, and the VP model is the ve space with the 1000 discrete times
+of Stable Diffusion.
 """
 
 import hashlib
@@ -12,23 +12,25 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
+from ..atomic import StrPath
 from ..errors import ModelError
+from ..model import Condition, Model
 from ..spaces import DiscreteTimes, alpha
 from .network import SIGMA_RANGE, EmojiNet
 
 WEIGHTS = Path(__file__).with_name("emoji.safetensors")
 KINDS = ("ve", "vp", "flow")
 SOLVERS = {"ve": Path(__file__).with_name("solver.safetensors")}
-"""Solver files trained for the bundled model."""
+"""Solver files for the bundled model."""
 
 
-def _digest(path):
-    """SHA-256 of a file, or nothing where it cannot be read: loading it will say why."""
+def _digest(path: Path) -> str:
+    """Return the SHA-256 of a file, or "" if there is none."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
 
 
-def load_network(path=WEIGHTS):
-    """(network, class names) of a weights file, frozen and in float32."""
+def load_network(path: StrPath = WEIGHTS) -> tuple[EmojiNet, tuple[str, ...]]:
+    """Return the network, frozen and in float32, and the class names of a weights file."""
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -37,22 +39,30 @@ def load_network(path=WEIGHTS):
         network.load_state_dict(state)
         classes = tuple(json.loads(metadata["classes"]))
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise ModelError(f"The demo model's weights at {path} cannot be read: {error}") from error
+        raise ModelError(f"Could not read the demo model's weights at {path}: {error}") from error
     network = network.to(memory_format=torch.channels_last)
     return network.eval().requires_grad_(False), classes
 
 
 class DemoModel:
-    """The emoji network behind the model contract.
+    """The emoji network as an `s4s_core.Model`.
 
-    `cfg` is the guidance scale: 1 makes one evaluation a call; otherwise the conditional and the
-    unconditional prediction come from one doubled batch. A condition is an int64 tensor of class
-    ids [batch], each an index into `classes` (or `null`, the class of no condition).
+    `cfg` is the guidance scale: with 1, a call evaluates the network once; otherwise it evaluates
+    the conditional and the unconditional prediction in one doubled batch. A condition is an int64
+    tensor [batch] of indices into `classes` (or `null`, the class for no condition).
     """
 
     shape = (3, 32, 32)
+    fingerprint: str
 
-    def __init__(self, network, classes, space="ve", cfg=1.0, times=None):
+    def __init__(
+        self,
+        network: EmojiNet,
+        classes: tuple[str, ...],
+        space: str = "ve",
+        cfg: float = 1.0,
+        times: DiscreteTimes | None = None,
+    ) -> None:
         self.network, self.classes, self.null = network, classes, len(classes)
         self.space, self.cfg, self.times = space, float(cfg), times
         self.sigma_min, self.sigma_max = SIGMA_RANGE
@@ -61,8 +71,10 @@ class DemoModel:
         if times is not None:
             self.sigma_min, self.sigma_max = times.sigma_min, times.sigma_max
 
-    def denoise(self, x, sigma, cond=None):
-        """x0 of x [batch, 3, 32, 32] at noise level sigma [batch], in x's dtype."""
+    def denoise(
+        self, x: torch.Tensor, sigma: torch.Tensor, cond: Condition | None = None
+    ) -> torch.Tensor:
+        """Predict x0 from x [batch, 3, 32, 32] at noise level sigma [batch], in x's dtype."""
         point = x.float()
         sigma = torch.as_tensor(sigma, device=x.device).expand(len(x))
         if self.times is not None:
@@ -76,29 +88,35 @@ class DemoModel:
         guided, free = both.chunk(2)
         return torch.lerp(free, guided, self.cfg).to(x.dtype)
 
-    def conditions(self, batch, generator):
-        """Class ids drawn evenly, int64 [batch]."""
+    def conditions(self, batch: int, generator: torch.Generator) -> torch.Tensor:
+        """Draw class ids uniformly, int64 [batch]."""
         return torch.randint(self.null, (batch,), generator=generator, device=generator.device)
 
-    def to(self, device):
-        """The same model on another device."""
+    def to(self, device: torch.device | str) -> "DemoModel":
+        """Move the network to another device and return the model."""
         self.network.to(device)
         return self
 
-    def _labels(self, cond, x):
+    def _labels(self, cond: Condition | None, x: torch.Tensor) -> torch.Tensor:
         if cond is None:
             return torch.full((len(x),), self.null, dtype=torch.long, device=x.device)
         return torch.as_tensor(cond, dtype=torch.long, device=x.device).expand(len(x))
 
-    def _predict(self, x, sigma, labels):
+    def _predict(self, x: torch.Tensor, sigma: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         scale = 1.0 if self.space == "ve" else alpha(self.space, sigma)
-        return self.network(x, sigma, labels, scale).contiguous()
+        x0: torch.Tensor = self.network(x, sigma, labels, scale)
+        return x0.contiguous()
 
 
-def load_demo(space="ve", cfg=1.0, path=WEIGHTS):
-    """The bundled model: `space` is "ve" (as trained), "vp" (discrete times) or "flow"."""
+_CONTRACT: type[Model] = DemoModel  # checked by mypy
+
+
+def load_demo(space: str = "ve", cfg: float = 1.0, path: StrPath = WEIGHTS) -> DemoModel:
+    """Load the bundled model; `space` is "ve" (as trained), "vp" (discrete times) or "flow"."""
     if space not in KINDS:
-        raise ModelError(f"The demo model has no space '{space}': choose {', '.join(KINDS)}.")
+        raise ModelError(
+            f"The demo model has no space '{space}'. Choose one of {', '.join(KINDS)}."
+        )
     network, classes = load_network(path)
     times = DiscreteTimes.scaled_linear() if space == "vp" else None
     model = DemoModel(network, classes, "flow" if space == "flow" else "ve", cfg, times)

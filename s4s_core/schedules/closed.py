@@ -1,4 +1,4 @@
-"""Schedules in closed form (app:disc-methods): uniform steps in a warped noise level.
+"""Schedules in closed form (app:disc-methods): uniform steps in a function of the noise level.
 
 Each takes (n, model, low, high) and returns n + 1 float64 nodes from high to low; `schedule` sets
 the two ends exactly.
@@ -7,48 +7,52 @@ the two ends exactly.
 import torch
 
 from ..errors import TableError
+from ..model import Model, Times
 from ..spaces import CLIP, alpha, log_snr, sigma_of_log_snr
 
 
-def linspace(start, end, n):
+def _linspace(start: torch.Tensor, end: torch.Tensor, n: int) -> torch.Tensor:
     return torch.linspace(float(start), float(end), n + 1, dtype=torch.float64)
 
 
-def finite(space, sigma):
-    """A level as a tensor, a flow model's sigma = 1 clipped to where lambda is finite."""
+def finite(space: str, sigma: float) -> torch.Tensor:
+    """Return sigma as a tensor, with a flow model's sigma = 1 clipped to a finite lambda."""
     top = 1 - CLIP if space == "flow" else float("inf")
     return torch.tensor(min(sigma, top), dtype=torch.float64)
 
 
-def _in_time(model, low, high, n, power):
-    """Uniform in the power-th root of the model's own time, or of sigma where it has none."""
-    times = getattr(model, "times", None)
+def _in_time(model: Model, low: float, high: float, n: int, power: int) -> torch.Tensor:
+    """Place nodes uniformly in the power-th root of the model's time, or of sigma without one."""
+    times: Times | None = getattr(model, "times", None)
     ends = [torch.tensor(v, dtype=torch.float64) for v in (high, low)]
     if times is None:
-        return linspace(*(v ** (1 / power) for v in ends), n) ** power
-    return times.sigma(linspace(*(times.time(v) ** (1 / power) for v in ends), n) ** power)
+        first, last = (v ** (1 / power) for v in ends)
+        return _linspace(first, last, n) ** power
+    first, last = (times.time(v) ** (1 / power) for v in ends)
+    return times.sigma(_linspace(first, last, n) ** power)
 
 
-def uniform(n, model, low, high):
+def uniform(n: int, model: Model, low: float, high: float) -> torch.Tensor:
     """Time uniform: t_n = T + (n/N)(eps - T)."""
     return _in_time(model, low, high, n, 1)
 
 
-def quadratic(n, model, low, high):
+def quadratic(n: int, model: Model, low: float, high: float) -> torch.Tensor:
     """Time quadratic: uniform in sqrt(t). (The paper's printed formula clusters at T.)"""
     return _in_time(model, low, high, n, 2)
 
 
-def edm(n, model, low, high, rho=7.0):
+def edm(n: int, model: Model, low: float, high: float, rho: float = 7.0) -> torch.Tensor:
     """Karras et al.: uniform in (sigma / alpha)^(1/rho)."""
     if not rho > 0:
-        raise TableError("edm needs a rho above 0.")
-    ends = [finite(model.space, v) for v in (high, low)]
-    kappa = linspace(*((v / alpha(model.space, v)) ** (1 / rho) for v in ends), n) ** rho
+        raise TableError("rho must be > 0.")
+    ends = (finite(model.space, v) for v in (high, low))
+    first, last = ((v / alpha(model.space, v)) ** (1 / rho) for v in ends)
+    kappa = _linspace(first, last, n) ** rho
     return kappa if model.space == "ve" else kappa / (1 + kappa)
 
 
-def logsnr(n, model, low, high):
+def logsnr(n: int, model: Model, low: float, high: float) -> torch.Tensor:
     """Uniform in lambda = log(alpha / sigma)."""
-    ends = [log_snr(model.space, finite(model.space, v)) for v in (high, low)]
-    return sigma_of_log_snr(model.space, linspace(*ends, n))
+    first, last = (log_snr(model.space, finite(model.space, v)) for v in (high, low))
+    return sigma_of_log_snr(model.space, _linspace(first, last, n))

@@ -2,31 +2,35 @@
 
 With the exact exponential Lagrange rule (data form, order 3, lower at the end), the result is a
 weighted sum of the network's predictions at the nodes. If the error of the prediction at node j is
-at most eps_j, that of the result is at most sum_j eps_j |W_j|, where W_j gathers node j's weights
-over all steps. The inner lambdas minimise this bound.
+at most eps_j, the error of the result is at most sum_j eps_j |W_j|, where W_j is the sum of node
+j's weights over all steps. The inner lambdas minimise this bound.
 """
 
 import importlib.util
 import warnings
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from ..classical.multistep import exp_lagrange
-from ..errors import TableError, pip_line
+from ..errors import TableError, pip_install_line
+from ..model import Model
 from ..spaces import alpha, log_snr, sigma_of_log_snr
 from .closed import finite, logsnr
 
 _SMALLEST_GAP = 1e-3
 
 
-def error_bound(space, sigmas, power):
-    """sum_j eps_j |W_j| for nodes `sigmas`, up to a constant; differentiable."""
+def error_bound(space: str, sigmas: torch.Tensor, power: float) -> torch.Tensor:
+    """Return sum_j eps_j |W_j| for nodes `sigmas`, up to a constant; differentiable."""
     recipe = exp_lagrange(sigmas, space, order=3, lower_order_final=True)
     snr = alpha(space, sigmas) / sigmas
     gains = (snr[1:] - snr[:-1]).unsqueeze(1) * recipe.arrays["b"]
+    zero = gains.new_zeros(())
     total = torch.stack(
         [
-            sum(gains[step, step - j] for step in range(j, min(j + 3, len(gains))))
+            sum((gains[step, step - j] for step in range(j, min(j + 3, len(gains)))), zero)
             for j in range(len(gains))
         ]
     )
@@ -37,13 +41,16 @@ def error_bound(space, sigmas, power):
 
 @torch.inference_mode(False)
 @torch.enable_grad()
-def dmn(n, model, low, high, power=None):
-    """Optimised nodes; `power` p weighs errors by sigma^p / alpha: 1 for pixels, 2 for latents.
+def dmn(n: int, model: Model, low: float, high: float, power: float | None = None) -> torch.Tensor:
+    """Return optimised nodes, with errors weighted by sigma^power / alpha.
 
-    The default is 2 for models with discrete times (Stable Diffusion and its kin), otherwise 1.
+    Use a power of 1 for pixels and 2 for latents. The default is 2 for models with discrete times
+    (such as Stable Diffusion), otherwise 1.
     """
     if importlib.util.find_spec("scipy") is None:
-        raise TableError(f"The schedule 'dmn' needs scipy: install it with {pip_line('scipy')}")
+        raise TableError(
+            f"The schedule 'dmn' needs scipy. Install it with {pip_install_line('scipy')}"
+        )
     from scipy.optimize import LinearConstraint, minimize
 
     space = model.space
@@ -53,8 +60,8 @@ def dmn(n, model, low, high, power=None):
         return sigma_of_log_snr(space, start)
     first, last = start[:1], start[-1:]
 
-    def bound(inner):
-        inner = torch.from_numpy(inner.copy()).requires_grad_()
+    def bound(values: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+        inner = torch.from_numpy(values.copy()).requires_grad_()
         value = error_bound(space, sigma_of_log_snr(space, torch.cat([first, inner, last])), power)
         (gradient,) = torch.autograd.grad(value, inner)
         return float(value), gradient.numpy()
@@ -65,8 +72,8 @@ def dmn(n, model, low, high, power=None):
     lower[0], lower[-1] = lower[0] + first[0], lower[-1] - last[0]
     ordered = LinearConstraint(gaps.numpy(), lower.numpy(), float("inf"), keep_feasible=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # trust-constr remarks on every step that changes nothing
-        found = minimize(
+        warnings.simplefilter("ignore")  # trust-constr warns of every step that changes nothing
+        optimum = minimize(
             bound,
             start[1:-1].numpy(),
             jac=True,
@@ -74,4 +81,4 @@ def dmn(n, model, low, high, power=None):
             constraints=[ordered],
             options={"maxiter": 300},
         )
-    return sigma_of_log_snr(space, torch.cat([first, torch.from_numpy(found.x), last]))
+    return sigma_of_log_snr(space, torch.cat([first, torch.from_numpy(optimum.x), last]))

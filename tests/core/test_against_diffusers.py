@@ -14,7 +14,7 @@ from s4s_core.spaces import DiscreteTimes, log_snr, sigma_of_log_snr
 
 diffusers = pytest.importorskip("diffusers", reason="diffusers is the oracle of these tests")
 
-# diffusers and numpy 2 are not of one mind yet.
+# diffusers does not support numpy 2 fully yet.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:diffusers")
 
 FLOAT32 = 2e-6  # DPMSolverMultistep and Euler round the sample to float32 at every step
@@ -30,12 +30,12 @@ def nodes_of(space, ending, n=STEPS):
 
 
 def scaling(space, sigma):
-    """What our x is multiplied by to be diffusers' sample."""
+    """Return the factor from our x to diffusers' sample."""
     return 1 / (1 + sigma**2).sqrt() if space == "ve" else torch.ones_like(sigma)
 
 
 def drive(scheduler, space, nodes):
-    """Run a scheduler that predicts x0 over our nodes; the result, in our scaling."""
+    """Run a scheduler that predicts x0 over our nodes; return the result in our scaling."""
     problem = PROBLEMS[space]
     scheduler.set_timesteps(len(nodes) - 1)
     scheduler.sigmas, scheduler.timesteps = nodes, torch.arange(len(nodes) - 1, 0, -1)
@@ -49,9 +49,8 @@ def drive(scheduler, space, nodes):
 
 def ours(name, space, nodes, **options):
     problem = PROBLEMS[space]
-    return sample(
-        problem.model.denoise, problem.x, classical_table(name, nodes, space=space, **options)
-    )
+    table = classical_table(name, nodes, space=space, **options)
+    return sample(problem.model.denoise, problem.x, table)
 
 
 def assert_close(result, expected, tolerance):
@@ -60,7 +59,7 @@ def assert_close(result, expected, tolerance):
 
 
 def flags(space, ending, **options):
-    """Options of a scheduler that takes x0 and ends as the nodes do."""
+    """Return options for a scheduler that takes x0 and ends like the nodes."""
     flow = {"use_flow_sigmas": True} if space == "flow" else {}
     return {"prediction_type": "sample", "final_sigmas_type": ending, **flow, **options}
 
@@ -93,24 +92,16 @@ def test_dpm_solver_multistep_noise_form(order):
 @pytest.mark.parametrize(
     "variant, ending, lower_order_final",
     [  # not at zero: bh1, and bh2 without lower_order_final, where diffusers returns NaN
-        ("bh1", "sigma_min", False),
-        ("bh1", "sigma_min", True),
-        ("bh2", "sigma_min", False),
-        ("bh2", "sigma_min", True),
+        *((variant, "sigma_min", lower) for variant in ("bh1", "bh2") for lower in (False, True)),
         ("bh2", "zero", True),
     ],
 )
 def test_unipc(space, variant, ending, lower_order_final, order):
     nodes = nodes_of(space, ending)
-    options = {
-        "solver_order": order,
-        "solver_type": variant,
-        "lower_order_final": lower_order_final,
-    }
+    lower = {"lower_order_final": lower_order_final}
+    options = {"solver_order": order, "solver_type": variant, **lower}
     scheduler = diffusers.UniPCMultistepScheduler(**flags(space, ending, **options))
-    result = ours(
-        f"unipc-{variant}", space, nodes, order=order, lower_order_final=lower_order_final
-    )
+    result = ours(f"unipc-{variant}", space, nodes, order=order, **lower)
     assert_close(result, drive(scheduler, space, nodes), EXACT)
 
 
@@ -142,7 +133,7 @@ def test_dpm_solver_single_step_midpoint(space, algorithm, form):
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_euler(ending):
-    """Its samples are in the ve scaling already."""
+    """Its samples already have our scaling."""
     nodes, problem = nodes_of("ve", ending), PROBLEMS["ve"]
     scheduler = diffusers.EulerDiscreteScheduler(prediction_type="sample")
     scheduler.set_timesteps(STEPS)
@@ -171,16 +162,11 @@ def test_flow_euler(ending):
 
 @pytest.mark.parametrize("schedule", ["linear", "scaled_linear"])
 def test_ddim_and_discrete_times(schedule):
-    """DDIM over whole times of a VP model is Euler over our sigmas of those times."""
+    """DDIM over integer times of a VP model is Euler over our sigmas of those times."""
     times = getattr(DiscreteTimes, schedule)()
-    betas = {"linear": (1e-4, 0.02), "scaled_linear": (0.00085, 0.012)}[schedule]
-    scheduler = diffusers.DDIMScheduler(
-        beta_start=betas[0],
-        beta_end=betas[1],
-        beta_schedule=schedule,
-        clip_sample=False,
-        prediction_type="sample",
-    )
+    start, end = {"linear": (1e-4, 0.02), "scaled_linear": (0.00085, 0.012)}[schedule]
+    betas = {"beta_start": start, "beta_end": end, "beta_schedule": schedule}
+    scheduler = diffusers.DDIMScheduler(**betas, clip_sample=False, prediction_type="sample")
     scheduler.set_timesteps(5)
     sigmas = times.sigma(scheduler.timesteps.double())
     nodes = torch.cat([sigmas, sigmas.new_zeros(1)])

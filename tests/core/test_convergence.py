@@ -1,6 +1,6 @@
 """Orders of convergence, in float64, against the truth from DOP853 at 1e-12.
 
-Exact starting values keep the warm-up's lower order out of the picture; it is tested apart.
+Exact starting values exclude the lower order of the warm-up, which has a test of its own.
 """
 
 import math
@@ -18,7 +18,7 @@ TOLERANCE = 0.05
 
 
 def entry(problem, form, x, sigma):
-    """A history entry: x0, or x - q x0 (see program.py), by definition and not by the engine."""
+    """Return a history entry, x0 or x - q x0 (see program.py), without using the engine."""
     x0 = problem.denoise(x, sigma)
     if form == "data":
         return x0
@@ -27,26 +27,22 @@ def entry(problem, form, x, sigma):
 
 
 def error(problem, name, n, spacing="smooth", cold=False, nudge=0.0, **options):
-    """Distance from the truth at the last node, of a solver of n steps."""
+    """Return the error of a solver of n steps at the last node."""
     nodes = problem.nodes(n, spacing)
     recipe = classical_recipe(name, nodes, problem.model.space, **options)
-    arrays = {
-        **recipe.arrays,
-        "b": recipe.arrays["b"] + nudge * torch.eye(recipe.order)[0].double(),
-    }
+    b = recipe.arrays["b"] + nudge * torch.eye(recipe.order)[0].double()
+    arrays = {**recipe.arrays, "b": b}
     program = lower(recipe.family, recipe.space, recipe.form, arrays).floats()
     first = 0 if cold or recipe.family == "ss" else recipe.order
     *before, start, end = problem.truth([*nodes[: first + 1], nodes[-1]])
-    past = [
-        entry(problem, recipe.form, x, sigma)
-        for x, sigma in zip(before, nodes[:first], strict=True)
-    ]
+    known = zip(before, nodes[:first], strict=True)
+    past = [entry(problem, recipe.form, x, sigma) for x, sigma in known]
     cursor = Cursor(start, start, tuple(reversed(past)))
     return float((run(program, problem.model.denoise, cursor, first).point - end).norm())
 
 
 def slope(*case, **options):
-    """Order of convergence between the two finest grids."""
+    """Return the order of convergence between the two finest grids."""
     coarse, fine = (error(*case, n, **options) for n in FINEST)
     return math.log2(coarse / fine)
 
@@ -102,12 +98,11 @@ def test_unipc_gains_an_order_from_its_corrector(space, form, variant, order):
 
 
 @pytest.mark.parametrize("space", PROBLEMS)
-def test_cold_start_is_of_order_two(space):
-    """The first step is an Euler step: its local error is O(h^2), once."""
+def test_a_cold_start_is_of_order_two(space):
+    """Its first step is an Euler step, with a local error of O(h^2)."""
     check(space, 2, "exp-lagrange", order=3, cold=True)
 
 
 @pytest.mark.parametrize("space", PROBLEMS)
-def test_a_small_error_in_one_coefficient_shows(space):
-    """1e-4 on the newest weight of an order-3 rule destroys its convergence."""
+def test_a_small_error_in_one_coefficient_destroys_convergence(space):
     assert slope(PROBLEMS[space], "exp-lagrange", order=3, nudge=1e-4) < 0.2

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from s4s_core import load_solver, sample
+from s4s_core import Model, load_solver, sample
 from s4s_core.candidates import candidates, rmse
 from s4s_core.demo import SOLVERS, WEIGHTS, load_demo
 from s4s_core.errors import ModelError
@@ -20,11 +20,12 @@ def model():
 
 @pytest.fixture(scope="module")
 def pairs(model):
-    """Teacher pairs of a seed that no training uses."""
+    """Teacher pairs from a seed that no training uses."""
     return draw_pairs(model, default_teacher(model), 16, 987_654_321)
 
 
 def test_the_weights_are_small_and_the_classes_named(model):
+    assert isinstance(model, Model)
     assert WEIGHTS.stat().st_size <= 8 << 20
     assert {"happy face", "flag", "fruit", "animal"} <= set(model.classes)
 
@@ -55,10 +56,10 @@ def test_conditions_are_class_ids_of_the_generator(model):
     assert ids.dtype == torch.int64 and ids.min() >= 0 and ids.max() < len(model.classes)
 
 
-def test_unknown_spaces_and_missing_weights_are_one_sentence(tmp_path):
-    with pytest.raises(ModelError, match="choose ve, vp, flow"):
+def test_unknown_spaces_and_missing_weights_are_explained(tmp_path):
+    with pytest.raises(ModelError, match="one of ve, vp, flow"):
         load_demo("sd")
-    with pytest.raises(ModelError, match="cannot be read"):
+    with pytest.raises(ModelError, match="Could not read the demo model"):
         load_demo("ve", path=tmp_path / "none.safetensors")
 
 
@@ -71,7 +72,7 @@ def test_the_bundled_solver_beats_every_classical_one(model, pairs):
 
 
 def test_the_bundled_solver_scores_what_its_header_says(model):
-    """On the very noise that the scores were measured on (fit's held-out seed)."""
+    """On the noise that the scores were measured on (the held-out seed of `fit`)."""
     pack = load_solver(SOLVERS["ve"])
     count = from_toml(SOLVERS["ve"].with_suffix(".toml").read_text()).settings().held_out
     held_out = draw_pairs(model, default_teacher(model), count, 3)
@@ -85,11 +86,8 @@ def test_the_recipe_is_that_of_the_bundled_solver():
     training = pack.metadata["training"]
     assert config.nfes == pack.nfes and [config.model.cfg] * 2 == pack.metadata["cfg"]
     assert config.title == pack.metadata["name"] and config.model.kind == "demo"
-    assert (config.method, config.seed, config.objective) == (
-        training["method"],
-        training["seed"],
-        training["objective"],
-    )
+    for key in ("method", "seed", "objective"):
+        assert getattr(config, key) == training[key]
 
 
 def test_results_are_pictures(model):

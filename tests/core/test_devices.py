@@ -1,4 +1,4 @@
-"""Training on a device without float64, such as Apple's (tests/apples.py plays one)."""
+"""Training on a device without float64, such as Apple's (simulated by helpers/apples.py)."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from s4s_core.schedules.gits import gits_costs
 from s4s_core.spaces import as_float64
 
 
-def test_the_device_refuses_what_apples_do(monkeypatch):
+def test_the_simulated_device_refuses_float64(monkeypatch):
     with without_float64(monkeypatch):
         x = torch.ones(3).to(DEVICE)
         assert isinstance(x, Apple) and (x * 2).sum().item() == 6
@@ -20,7 +20,7 @@ def test_the_device_refuses_what_apples_do(monkeypatch):
             x + torch.ones(3)
 
 
-def test_results_are_doubled_where_that_is_possible(monkeypatch):
+def test_as_float64_moves_to_the_cpu_if_necessary(monkeypatch):
     with without_float64(monkeypatch):
         doubled = as_float64(torch.ones(3).to(DEVICE))
     assert doubled.dtype == torch.float64 and doubled.device.type == "cpu"
@@ -36,7 +36,7 @@ def test_training_needs_no_float64_on_the_device(method, monkeypatch):
     assert there.pack[3] == here.pack[3] != named_start(model, "ipndm:3:edm", 3, 0.0).table
 
 
-def test_gits_measures_where_the_model_is(monkeypatch):
+def test_gits_measures_on_the_device(monkeypatch):
     model, tiny = small(), {"points": 5, "samples": 6, "batch": 4}
     here = gits_costs(model, **tiny)
     with without_float64(monkeypatch):

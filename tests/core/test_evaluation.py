@@ -1,4 +1,4 @@
-"""Which classical solver starts nearest to the teacher."""
+"""Ranking of the classical solvers by their distance to the teacher."""
 
 import math
 
@@ -28,13 +28,13 @@ def test_the_best_comes_first_with_its_error(pairs):
 def test_only_the_most_promising_are_scored_on_all_pairs(pairs):
     model = small()
     found = candidates(model, 4)
-    few = rank(model.denoise, found, pairs, keep=3, first=2)
+    best = rank(model.denoise, found, pairs, keep=3, first=2)
     quick = sorted(found, key=lambda c: rmse(model.denoise, c.table, pairs[:2]))[:3]
-    assert {c.label for _, c in few} == {c.label for c in quick}
+    assert {c.label for _, c in best} == {c.label for c in quick}
 
 
-def test_what_is_not_finite_comes_last(pairs):
-    """A model that fails at one noise level spoils the schedules that call it there."""
+def test_candidates_with_nan_come_last(pairs):
+    """A model that fails at one noise level fails on the schedules that call it there."""
     inner, bad = small(), float(candidates(small(), 4, schedules=("edm",))[0].table.sigmas[1])
 
     def denoise(x, sigma):

@@ -1,6 +1,6 @@
-"""Classical tables against their published formulas, re-derived here in other ways.
+"""Classical tables against their published formulas, derived here in other ways.
 
-Quadrature and numpy stand in for the engine's moment equations; phi is checked in exact fractions.
+Quadrature and numpy replace the engine's moment equations; phi is checked in exact fractions.
 """
 
 import math
@@ -29,7 +29,7 @@ def space(request):
 
 
 def grid(space, n=STEPS):
-    """(nodes, lambda) as numpy arrays, on non-uniform nodes with regular ends."""
+    """Return non-uniform nodes with regular ends and their lambdas, as numpy arrays."""
     nodes = PROBLEMS[space].nodes(n)
     return nodes.numpy(), log_snr(space, nodes).numpy()
 
@@ -65,24 +65,8 @@ def exact_phi(k, z):
 
 @pytest.mark.parametrize("k", range(1, 7))
 def test_phi_against_rational_arithmetic(k):
-    points = [
-        -20,
-        -5,
-        -2,
-        -1.5,
-        -1 - 1e-9,
-        -1 + 1e-9,
-        -0.3,
-        -1e-6,
-        0,
-        1e-12,
-        0.2,
-        0.999,
-        1,
-        1.3,
-        4,
-        15,
-    ]
+    negative = -20, -5, -2, -1.5, -1 - 1e-9, -1 + 1e-9, -0.3, -1e-6
+    points = *negative, 0, 1e-12, 0.2, 0.999, 1, 1.3, 4, 15
     for z in points:
         value = float(phi(k, torch.tensor(z, dtype=torch.float64)))
         assert value == pytest.approx(exact_phi(k, z), rel=1e-12), z
@@ -123,26 +107,20 @@ def lagrange_by_quadrature(form, at, step, columns):
     return np.array(weights)
 
 
-@pytest.mark.parametrize("space, form", EXPONENTIAL)
+@pytest.mark.parametrize("space, form", [*EXPONENTIAL, ("ve", "plain"), ("flow", "plain")])
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
-def test_exponential_lagrange_by_quadrature(space, form, order):
+def test_lagrange_rules_by_quadrature(space, form, order):
+    """Exponential rules integrate over lambda, Adams-Bashforth (plain) over sigma."""
     nodes, lam = grid(space)
-    b = b_of("exp-lagrange", space, nodes, order=order, form=form)
+    if form == "plain":
+        at, b = nodes, b_of("adams-bashforth", space, nodes, order=order)
+    else:
+        at, b = lam, b_of("exp-lagrange", space, nodes, order=order, form=form)
     for step in range(STEPS):
         seen = min(order, step + 1)
         columns = step - np.arange(seen)
-        assert_equal(b[step, :seen], lagrange_by_quadrature(form, lam, step, columns))
+        assert_equal(b[step, :seen], lagrange_by_quadrature(form, at, step, columns))
         assert not b[step, seen:].any()
-
-
-@pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
-def test_adams_bashforth_by_quadrature(space, order):
-    nodes, _ = grid(space)
-    b = b_of("adams-bashforth", space, nodes, order=order)
-    for step in range(STEPS):
-        seen = min(order, step + 1)
-        columns = step - np.arange(seen)
-        assert_equal(b[step, :seen], lagrange_by_quadrature("plain", nodes, step, columns))
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
@@ -151,15 +129,8 @@ def test_ipndm_is_adams_bashforth_of_uniform_steps(space, order):
     expected = b_of("adams-bashforth", space, uniform, order=order)
     for nodes in (uniform, PROBLEMS[space].nodes(STEPS)):
         assert_equal(b_of("ipndm", space, nodes, order=order), expected)
-    assert_equal(
-        expected[3] * 24,
-        {
-            1: [24],
-            2: [36, -12],
-            3: [46, -32, 10],
-            4: [55, -59, 37, -9],
-        }[order],
-    )
+    known = {1: [24], 2: [36, -12], 3: [46, -32, 10], 4: [55, -59, 37, -9]}
+    assert_equal(expected[3] * 24, known[order])
 
 
 @pytest.mark.parametrize("space, form", EXPONENTIAL)
@@ -213,24 +184,24 @@ def authors_rho(form, h, ratios, variant, order):
 def test_unipc_solves_the_authors_system(space, form, variant, order):
     nodes, lam = grid(space)
     options = {"order": order, "form": form, "lower_order_final": False}
-    table = table_of(f"unipc-{variant}", space, nodes, **options)
+    found = table_of(f"unipc-{variant}", space, nodes, **options).coefficients
     for i in range(STEPS):
         p, h = min(order, i + 1), lam[i + 1] - lam[i]
         older = [(lam[i - m] - lam[i]) / h for m in range(1, p)]
         system, right, gain = authors_rho(form, h, [*older, 1.0], variant, p)
         rho = np.array([0.5]) if p == 2 else np.linalg.solve(system[:-1, :-1], right[:-1])
-        tail = gain * rho / older
-        assert_equal(table.coefficients["b"][i, :p], [1 - tail.sum(), *tail])
+        rest = gain * rho / older
+        assert_equal(found["b"][i, :p], [1 - rest.sum(), *rest])
         if i == STEPS - 1:
             break
         rho = np.array([0.5]) if p == 1 else np.linalg.solve(system, right)
-        tail, ahead = gain * rho[:-1] / older, gain * rho[-1]
-        assert_equal(table.coefficients["a"][i, : p + 1], [ahead, 1 - ahead - tail.sum(), *tail])
+        rest, ahead = gain * rho[:-1] / older, gain * rho[-1]
+        assert_equal(found["a"][i, : p + 1], [ahead, 1 - ahead - rest.sum(), *rest])
 
 
 @pytest.mark.parametrize("space, form", EXPONENTIAL)
-def test_unipc_variants_agree_where_nothing_is_fixed(space, form):
-    """From order 3 on both predictors are the exponential Lagrange rule."""
+def test_unipc_variants_agree_from_order_three_on(space, form):
+    """Both predictors are the exponential Lagrange rule there."""
     nodes, _ = grid(space)
     options = {"order": 3, "form": form, "lower_order_final": False}
     one, two = (table_of(f"unipc-{v}", space, nodes, **options) for v in ("bh1", "bh2"))
@@ -252,30 +223,29 @@ def test_lower_order_final(space, name):
 # --- single steps
 
 
-@pytest.mark.parametrize("space, form", EXPONENTIAL)
-def test_dpm_solver_second_order(space, form):
-    nodes, lam = grid(space)
-    table = table_of("dpm-solver", space, nodes, order=2, form=form)
-    calls = log_snr(space, torch.tensor(table.call_sigmas)).numpy().reshape(STEPS, 2)
-    assert_equal(calls, np.stack([lam[:-1], (lam[1:] + lam[:-1]) / 2], 1))
-    assert_equal(table.coefficients["b"], np.tile([0, 1], (STEPS, 1)))
-    assert_equal(table.coefficients["a"], np.tile([[0, 0], [1, 0]], (STEPS, 1, 1)))
+def dpm_stages(order, h, sign):
+    """(a, b) of one DPM-Solver step as the authors write them."""
+    if order == 2:
+        return [[0, 0], [1, 0]], [0, 1]
+    r1, r2 = 1 / 3, 2 / 3
+    phi12, phi1 = np.expm1(sign * r2 * h), np.expm1(sign * h)
+    phi22, phi2 = phi12 / (r2 * h) - sign, phi1 / h - sign
+    a32, beta = sign * r2 / r1 * phi22 / phi12, sign * phi2 / (r2 * phi1)
+    return [[0, 0, 0], [1, 0, 0], [1 - a32, a32, 0]], [1 - beta, 0, beta]
 
 
 @pytest.mark.parametrize("space, form", EXPONENTIAL)
-def test_dpm_solver_third_order(space, form):
+@pytest.mark.parametrize("order", [2, 3])
+def test_dpm_solver(space, form, order):
     nodes, lam = grid(space)
-    table = table_of("dpm-solver", space, nodes, order=3, form=form)
-    calls = log_snr(space, torch.tensor(table.call_sigmas)).numpy().reshape(STEPS, 3)
-    h, sign = np.diff(lam), 1 if form == "noise" else -1
-    assert_equal(calls, lam[:-1, None] + h[:, None] * [0, 1 / 3, 2 / 3])
+    table = table_of("dpm-solver", space, nodes, order=order, form=form)
+    calls = log_snr(space, torch.tensor(table.call_sigmas)).numpy().reshape(STEPS, order)
+    h = np.diff(lam)
+    assert_equal(calls, lam[:-1, None] + h[:, None] * np.arange(order) / order)
     for i in range(STEPS):
-        r1, r2 = 1 / 3, 2 / 3
-        phi12, phi1 = np.expm1(sign * r2 * h[i]), np.expm1(sign * h[i])
-        phi22, phi2 = phi12 / (r2 * h[i]) - sign, phi1 / h[i] - sign
-        a32, beta = sign * r2 / r1 * phi22 / phi12, sign * phi2 / (r2 * phi1)
-        assert_equal(table.coefficients["a"][i], [[0, 0, 0], [1, 0, 0], [1 - a32, a32, 0]])
-        assert_equal(table.coefficients["b"][i], [1 - beta, 0, beta])
+        a, b = dpm_stages(order, h[i], 1 if form == "noise" else -1)
+        assert_equal(table.coefficients["a"][i], a)
+        assert_equal(table.coefficients["b"][i], b)
 
 
 def test_heun_is_the_trapezium_of_two_calls(space):
@@ -291,7 +261,7 @@ def test_heun_is_the_trapezium_of_two_calls(space):
 @pytest.mark.parametrize("space, form", SPACE_FORMS)
 @pytest.mark.parametrize("ending", [None, 0.0])
 def test_order_one_is_the_same_step_in_every_form(space, form, ending):
-    """x_i = alpha_i x0 + sigma_i eps, whatever the form: DDIM."""
+    """x_i = alpha_i x0 + sigma_i eps in every form: DDIM."""
     problem = PROBLEMS[space]
     nodes = problem.nodes(3)
     if ending is not None:
@@ -309,21 +279,11 @@ def test_order_one_is_the_same_step_in_every_form(space, form, ending):
 
 # --- singular ends, and more order than steps
 
-SOLVERS = [
-    ("euler", 1),
-    ("ddim", 1),
-    ("ipndm", 3),
-    ("adams-bashforth", 4),
-    ("dpm-solver", 2),
-    ("dpm-solver", 3),
-    ("dpmpp", 2),
-    ("dpmpp", 3),
-    ("exp-lagrange", 3),
-    ("unipc-bh1", 2),
-    ("unipc-bh2", 3),
-    ("heun", 2),
-    ("gaussian", 3),
+MULTISTEP = [
+    *(("euler", 1), ("ddim", 1), ("ipndm", 3), ("adams-bashforth", 4), ("gaussian", 3)),
+    *(("dpmpp", 2), ("dpmpp", 3), ("exp-lagrange", 3), ("unipc-bh1", 2), ("unipc-bh2", 3)),
 ]
+SOLVERS = [*MULTISTEP, ("dpm-solver", 2), ("dpm-solver", 3), ("heun", 2)]
 
 
 def singular_nodes(space, n):
@@ -351,7 +311,7 @@ def test_exponential_rules_are_of_order_one_on_a_step_to_zero(space, name):
 
 @pytest.mark.parametrize("order", [2, 3])
 def test_dpm_solver_ends_on_the_last_stage(space, order):
-    """On a step to zero the result is the x0 of the last call, whose level lies inside the step."""
+    """The result of a step to zero is the x0 of its last call, made inside the step."""
     table = table_of("dpm-solver", space, singular_nodes(space, 4), order=order, form="data")
     last = table.call_sigmas[-order:]
     assert last[0] == table.sigmas[-2] and (np.diff(last) < 0).all()
@@ -371,9 +331,9 @@ def test_heun_ends_with_an_euler_step_only_at_zero(space):
     assert table_of("heun", space, PROBLEMS[space].nodes(4)).nfe == 8
 
 
-@pytest.mark.parametrize("name, order", [s for s in SOLVERS if s[0] not in ("dpm-solver", "heun")])
+@pytest.mark.parametrize("name, order", MULTISTEP)
 def test_order_above_the_number_of_steps(space, name, order):
-    """Warm-up rows only; the rows of a longer table's start."""
+    """Only warm-up rows, the same as the first rows of a longer table."""
     nodes = PROBLEMS[space].nodes(5)
     options = {} if "unipc" not in name else {"lower_order_final": False}
     short = b_of(name, space, nodes[:3], order=order, **options)
@@ -382,8 +342,8 @@ def test_order_above_the_number_of_steps(space, name, order):
     assert_equal(short, long[:2])
 
 
-def test_flow_start_at_one_leaves_the_later_steps_alone():
-    """Only the spacing of the first step is measured from a clipped end."""
+def test_a_flow_start_at_one_changes_only_the_first_steps():
+    """Only the first step is measured from a clipped end."""
     nodes = np.array([1.0, 0.8, 0.5, 0.3, 0.1])
     inner = b_of("exp-lagrange", "flow", nodes[1:], order=2)
     assert_equal(b_of("exp-lagrange", "flow", nodes, order=2)[2:], inner[1:])

@@ -1,4 +1,4 @@
-"""Packs inside hosts that think in lists of sigmas: which table runs, and what it gives."""
+"""Packs in hosts that work with lists of sigmas: which table runs, and its result."""
 
 import re
 
@@ -12,15 +12,15 @@ from problems import PROBLEMS
 from s4s_core import SolverPack, classical_table, sample, schedule
 from s4s_core.errors import HostError, TableError
 from s4s_core.hosting import (
-    check_space,
-    facts,
     host_sigmas,
+    image_metadata,
     mismatches,
+    require_space,
     run_in_host,
     table_for,
 )
 from s4s_core.mixture import GaussianMixture
-from s4s_core.slicing import head, tail
+from s4s_core.slicing import from_node, until_node
 
 SOLVER_NAMES = ["ipndm", "dpmpp", "unipc-bh2", "dpm-solver"]
 
@@ -53,24 +53,14 @@ def test_a_full_run_is_the_table(nfe, dtype):
     assert torch.equal(run_in_host(model.denoise, x, pack, sigmas), expected)
 
 
-@pytest.mark.parametrize("space", ["ve", "flow"])
-@pytest.mark.parametrize("ending", [0.0, 0.02])
-@pytest.mark.parametrize("steps", [1, 2, 3, 5, 7, 10, 25])
-def test_lengths_that_the_pack_lacks_are_interpolated(steps, space, ending):
-    pack = pack_of(space=space, ending=ending)
-    sigmas = host_sigmas(pack, steps)
-    assert len(sigmas) == steps + 1 and (sigmas.diff() < 0).all()
-    assert sigmas[0] == pack[4].sigmas[0] and sigmas[-1] == ending
-
-
 @given(
     st.lists(st.floats(0.01, 0.99), max_size=12),
     st.sampled_from([0.0, 1e-3]),
     st.sampled_from(["ve", "flow"]),
     st.integers(1, 200),
 )
-def test_any_length_of_any_table_falls_strictly_to_its_ending(ratios, ending, space, steps):
-    """For other samplers too: equal neighbours would have them divide by zero."""
+def test_any_length_of_any_table_decreases_to_its_ending(ratios, ending, space, steps):
+    """Equal neighbours would make other samplers divide by zero."""
     top = 1.0 if space == "flow" else 80.0
     nodes = ending + (top - ending) * np.cumprod([1.0, *ratios])
     nodes = nodes[nodes > 1.01 * ending]
@@ -94,7 +84,7 @@ def test_a_low_strength_goes_below_the_last_node_above_zero():
     assert starts == sorted(set(starts), reverse=True) and starts[-1] < pack[4].sigmas[-2]
 
 
-def test_a_full_run_of_another_length_is_refused_in_one_sentence():
+def test_a_full_run_of_another_length_is_refused():
     pack = pack_of()
     with pytest.raises(HostError, match="no table for 5 steps.*one of 4, 6, 8"):
         table_for(pack, host_sigmas(pack, 5))
@@ -108,20 +98,20 @@ def test_another_scheduler_at_full_strength_runs_the_table_of_as_many_steps():
 @pytest.mark.parametrize("start", [0, 3])
 @pytest.mark.parametrize("stop", [6, 8, 11])
 def test_a_run_that_stops_above_the_ending_is_refused(start, stop):
-    """A split list of another scheduler, or leftover noise: to run on to 0 would be a lie."""
+    """A split list of another scheduler, or leftover noise, must not run on to 0."""
     pack = pack_of()
     part = schedule("uniform", 12, model_of())[start : stop + 1]
-    with pytest.raises(HostError, match="let it run to the end, .* 's4s' at one of 4, 6, 8"):
+    with pytest.raises(HostError, match="Let it run to the end, .* 's4s' at one of 4, 6, 8"):
         table_for(pack, part)
 
 
 def test_a_part_of_an_interpolated_schedule_that_stops_above_the_ending_is_refused():
     pack = pack_of()
-    with pytest.raises(HostError, match="cannot stop at the noise level"):
+    with pytest.raises(HostError, match="cannot stop at noise level"):
         table_for(pack, host_sigmas(pack, 12)[2:9])
 
 
-def test_what_hosts_write_for_zero_is_zero():
+def test_a_nearly_zero_last_sigma_counts_as_zero():
     pack = pack_of()
     sigmas = schedule("uniform", 6, model_of())
     sigmas[-1] = 1e-6
@@ -148,13 +138,13 @@ def test_two_halves_of_a_table_run_just_its_nodes(solver):
     assert first.nfe + second.nfe == 8
 
 
-def test_the_head_of_a_predictor_corrector_is_the_run_up_to_there():
-    """The first half's end is the prediction; so it equals the trace of a full run."""
+def test_the_first_part_of_a_predictor_corrector_is_the_run_up_to_there():
+    """It ends with the prediction, so it equals the trace of a full run."""
     pack, model = pack_of(solver="unipc-bh2", order=3), model_of()
     seen = []
     x = noise(float(pack[6].sigmas[0]))
     sample(model.denoise, x, pack[6], callback=lambda p: seen.append(p.x))
-    assert torch.allclose(sample(model.denoise, x, head(pack[6], 3)), seen[3])
+    assert torch.allclose(sample(model.denoise, x, until_node(pack[6], 3)), seen[3])
 
 
 @pytest.mark.parametrize("solver", SOLVER_NAMES)
@@ -174,16 +164,16 @@ def test_a_partial_run_begins_at_the_sigma_it_is_given(solver, space, share):
 @pytest.mark.parametrize("solver", SOLVER_NAMES)
 @pytest.mark.parametrize("start", range(4))
 def test_a_partial_run_lands_near_the_exact_solution(solver, start):
-    """Entered anywhere, a fine table still solves the ODE: the moved node loses no order."""
-    problem = PROBLEMS[0] if isinstance(PROBLEMS, list | tuple) else next(iter(PROBLEMS.values()))
+    """A fine table entered anywhere still solves the ODE: the moved node loses no order."""
+    problem = PROBLEMS["ve"]
     nodes = problem.nodes(64)
     table = classical_table(solver, nodes, 2, problem.model.space)
     at = 1 + 2 * start
     sigma = float((nodes[at] * nodes[at + 1]).sqrt())
-    moved = tail(table, at, sigma)
+    moved = from_node(table, at, sigma)
     exact = problem.truth([sigma, problem.end])
     got = sample(problem.model.denoise, exact[0], moved)
-    crude = sample(problem.model.denoise, exact[0], tail(table, at))
+    crude = sample(problem.model.denoise, exact[0], from_node(table, at))
     error, without = ((r - exact[1]).abs().max() for r in (got, crude))
     assert error < 0.02 * exact[1].abs().max()
     assert error < without / 3
@@ -197,7 +187,7 @@ def test_the_table_with_the_nearest_number_of_calls_is_entered():
         assert abs(table_for(pack, sigmas).nfe - nfe // 2) <= 1
 
 
-def test_of_tables_with_as_many_calls_left_the_nearest_node_is_entered():
+def test_among_tables_with_equal_calls_left_the_nearest_node_is_entered():
     near = [10.0, 8.0, 4.1, 2.0, 1.0, 0.0]
     far = [10.0, 3.0, 1.5, 0.5, 0.0]
     nodes = (torch.tensor(n, dtype=torch.float64) for n in (near, far))
@@ -207,31 +197,31 @@ def test_of_tables_with_as_many_calls_left_the_nearest_node_is_entered():
 
 def test_a_run_from_below_the_ending_is_refused():
     pack = pack_of(ending=0.1)
-    with pytest.raises(HostError, match="raise the denoise strength"):
+    with pytest.raises(HostError, match="Raise the denoise strength"):
         table_for(pack, [0.05, 0.01])
 
 
-def test_one_sigma_is_nothing_to_do():
+def test_one_sigma_returns_x_unchanged():
     x = noise(1.0)
     assert run_in_host(None, x, pack_of(), [0.5]) is x
 
 
 def test_a_node_cannot_be_moved_past_the_next():
     with pytest.raises(TableError, match="past the next node"):
-        tail(pack_of()[6], 2, float(pack_of()[6].sigmas[3]))
+        from_node(pack_of()[6], 2, float(pack_of()[6].sigmas[3]))
     with pytest.raises(TableError, match="cannot stop"):
-        head(pack_of()[6], 0)
+        until_node(pack_of()[6], 0)
 
 
 def test_spaces_must_agree():
-    check_space(pack_of(), "ve")
+    require_space(pack_of(), "ve")
     with pytest.raises(HostError, match="flow models"):
-        check_space(pack_of(), "flow")
+        require_space(pack_of(), "flow")
 
 
-def test_facts_name_the_solver():
+def test_image_metadata_names_the_solver():
     pack = pack_of(name="x" * 500)
-    assert facts(pack, 4) == {"name": "x" * 200, "hash": pack.digest[:12], "nfe": 4}
+    assert image_metadata(pack, 4) == {"name": "x" * 200, "hash": pack.digest[:12], "nfe": 4}
 
 
 def test_mismatches_name_both_sides():
@@ -249,13 +239,13 @@ def test_mismatches_name_both_sides():
         (found,) = mismatches(pack, **same | change)
         assert re.search(pattern, found)
     (found,) = mismatches(pack, model_hash="weights:0123456789", model_name="alpha")
-    assert "another checkpoint of the kind alpha: 1, this one is 01234567." in found
+    assert "another version of alpha (1, this one is 01234567)." in found
     assert mismatches(pack, model_hash="file:2") == []
     assert mismatches(pack_of(), **same) == []
 
 
 def test_a_solver_may_know_its_model_by_two_hashes():
-    """Trained through ComfyUI's loaders by the trainer: its file's hash, and ComfyUI's."""
+    """The trainer with ComfyUI's loaders records the file's hash and ComfyUI's."""
     pack = pack_of(model={"name": "alpha", "hash": "ab12", "comfy": "comfy:1"})
     for right, wrong in (("ab12", "cd34"), ("comfy:1", "comfy:2")):
         assert mismatches(pack, model_hash=right) == []

@@ -1,4 +1,4 @@
-"""The name that ComfyUI's models have in solver files: of the checkpoint, not of what is on it."""
+"""The identity of a ComfyUI model in solver files: of the checkpoint, without patches on it."""
 
 from types import SimpleNamespace
 
@@ -8,11 +8,11 @@ from s4s_core.app.comfyui import identity
 
 
 class SD15:
-    """Stands for the host's class of that name."""
+    """Stands in for the host's class."""
 
 
 class Base(torch.nn.Module):
-    """A model as the host holds it: norms and biases, and the matrices that LoRAs change."""
+    """A model as the host holds it: biases, and the matrices that LoRAs change."""
 
     def __init__(self, seed=0, config=SD15):
         super().__init__()
@@ -21,7 +21,7 @@ class Base(torch.nn.Module):
         self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(5))
 
 
-def test_the_same_weights_have_the_same_name_in_any_precision():
+def test_the_same_weights_have_the_same_identity_in_any_precision():
     assert identity(Base()) == identity(Base()).lower() and identity(Base()).startswith("comfy:")
     assert identity(Base()) == identity(Base().bfloat16())
 
@@ -34,7 +34,7 @@ def test_a_lora_does_not_change_it():
 
 
 def test_a_merge_does_not_change_it():
-    """It changes biases too; while it is on the model, the host keeps the checkpoint's aside."""
+    """A merge changes biases too, but the host keeps a backup of the checkpoint's."""
     merged, backup = Base(), {}
     for name, parameter in merged.named_parameters():
         backup[name] = SimpleNamespace(weight=parameter.detach().clone())
@@ -45,7 +45,7 @@ def test_a_merge_does_not_change_it():
     assert identity(merged) == identity(Base())
 
 
-def test_other_weights_and_other_families_do():
+def test_other_weights_and_other_families_change_it():
     class SDXL:
         pass
 

@@ -1,10 +1,9 @@
-"""Every malformed file is refused in one clear line; no damaged one is taken for another solver."""
+"""Every malformed file is refused in one clear line; no damaged file passes for another solver."""
 
 import random
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -21,23 +20,17 @@ from s4s_core.solver_file import load_solver
 CORPUS = malformed()
 LONGEST_MESSAGE = 800  # the path and 300 characters of reason
 SEED = 20250
-SPARE = 64 << 20  # bytes within which all such files are read, one after the other
+SPARE = 64 << 20  # bytes of memory that reading all of these files may take
 STATM = Path("/proc/self/statm")
 HAS_LIMITS = resource is not None and STATM.exists()
 
 
 def contents(pack):
-    """Everything that a pack says, without trusting its digest."""
-    tables = {
-        nfe: (
-            t.family,
-            t.order,
-            t.form,
-            t.space,
-            [(n, a.shape, a.tobytes()) for n, a in t.arrays.items()],
-        )
-        for nfe, t in pack.tables.items()
-    }
+    """Everything that a pack holds, without trusting its digest."""
+    tables = []
+    for nfe, table in pack.tables.items():
+        arrays = [(name, array.shape, array.tobytes()) for name, array in table.arrays.items()]
+        tables.append((nfe, table.family, table.order, table.form, table.space, arrays))
     return tables, dict(pack.metadata), pack.digest
 
 
@@ -52,13 +45,11 @@ def test_refused(case, tmp_path):
     assert took < 1
     assert message.startswith(f"{path}: cannot be used: ") and message.endswith(".")
     assert message.isprintable() and len(message) < LONGEST_MESSAGE
-    assert case.fault is None or case.fault in message
+    assert case.fault in message
 
 
 def test_the_corpus_is_large_and_its_base_is_good(tmp_path):
-    assert len(CORPUS) >= 60
-    repeated = [name for name, times in Counter(case.name for case in CORPUS).items() if times > 1]
-    assert not repeated
+    assert len({case.data for case in CORPUS}) == len(CORPUS) >= 240
     draft, path = Draft(), tmp_path / "same.safetensors"
     path.write_bytes(assemble(draft.text(), draft.blob))  # other spelling, same contents
     assert path.read_bytes() != GOLDEN.read_bytes()
@@ -66,20 +57,20 @@ def test_the_corpus_is_large_and_its_base_is_good(tmp_path):
 
 
 def limit_memory():
-    """Let this process take SPARE bytes more than it has, Python's and Rust's alike."""
+    """Limit this process to SPARE bytes more than it has."""
     if HAS_LIMITS:
         most = int(STATM.read_text().split()[0]) * resource.getpagesize() + SPARE
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def in_little_memory(call, folder):
-    """What `call`, an expression of this module, is in a process in `folder` that has a limit."""
+    """Evaluate `call`, an expression of this module, in a process with limited memory."""
     tests = Path(__file__).parents[1]
     paths = [str(tests.parent), str(tests / "helpers"), str(tests / "core")]
     lines = (
         f"import sys; sys.path[:0] = {paths}",
         "from test_malformed import *",
-        "fuzz(9, 1, '.')  # whatever is made once is there before the limit",
+        "fuzz(9, 1, '.')  # allocate everything that is made once before the limit",
         f"limit_memory(); print({call})",
     )
     command = [sys.executable, "-c", "\n".join(lines)]
@@ -89,7 +80,7 @@ def in_little_memory(call, folder):
 
 
 def refuse_all(folder):
-    """Read every file of the corpus; how many were refused."""
+    """Read every file of the corpus; return how many were refused."""
     path, refused = Path(folder) / "suspect.safetensors", 0
     for case in CORPUS:
         path.write_bytes(case.data)
@@ -100,12 +91,12 @@ def refuse_all(folder):
     return refused
 
 
-@pytest.mark.skipif(not HAS_LIMITS, reason="this system cannot limit a process's memory")
+@pytest.mark.skipif(not HAS_LIMITS, reason="memory cannot be limited here")
 def test_refusals_need_little_memory(tmp_path):
     assert in_little_memory("refuse_all('.')", tmp_path) == len(CORPUS)
 
 
-@pytest.mark.skipif(not HAS_LIMITS, reason="this system cannot limit a process's memory")
+@pytest.mark.skipif(not HAS_LIMITS, reason="memory cannot be limited here")
 def test_the_limit_holds(tmp_path):
     assert in_little_memory("len(bytearray(SPARE // 2))", tmp_path) == SPARE // 2
     with pytest.raises(AssertionError, match="MemoryError"):
@@ -113,7 +104,7 @@ def test_the_limit_holds(tmp_path):
 
 
 def fuzz(count, seed, folder):
-    """Load `count` mutants; the number that was accepted, each one equal to the original."""
+    """Load `count` mutants; return how many were accepted, each equal to the original."""
     generator, path = random.Random(seed), Path(folder) / "mutant.safetensors"
     data, original, accepted, slowest = GOLDEN.read_bytes(), contents(load_solver(GOLDEN)), 0, 0.0
     for number in range(count):
@@ -128,9 +119,7 @@ def fuzz(count, seed, folder):
             assert len(message) < LONGEST_MESSAGE, (seed, number)
         else:
             accepted += 1
-            assert contents(pack) == original, (
-                f"mutant {number} of seed {seed} passed for another solver"
-            )
+            assert contents(pack) == original, (seed, number)
         slowest = max(slowest, time.process_time() - started)
     assert slowest < 1
     return accepted
@@ -138,7 +127,7 @@ def fuzz(count, seed, folder):
 
 def test_3000_mutants(tmp_path):
     accepted = in_little_memory("fuzz(3000, SEED, '.')", tmp_path)
-    assert 0 < accepted < 1000  # some only spell the same contents in another way
+    assert 0 < accepted < 1000  # some only change the spelling
 
 
 @pytest.mark.slow

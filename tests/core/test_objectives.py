@@ -1,4 +1,4 @@
-"""The values of the plain distances; those of LPIPS are in test_gauss_newton.py."""
+"""Values of the plain distances; test_gauss_newton.py has those of LPIPS."""
 
 import math
 
@@ -11,7 +11,7 @@ TARGET = torch.zeros(2, 3, 2, 2)
 
 
 def distances(name, difference):
-    """Distances of two samples: one off by `difference` everywhere, one not at all."""
+    """Return the distances of two samples: one off by `difference` everywhere, one exact."""
     result = TARGET.clone()
     result[0] = difference
     return objective(name, None).distance(result, TARGET).tolist()

@@ -1,4 +1,4 @@
-"""The contract of `sample`: calls, callbacks, tails, masks, shapes, dtypes, no host reads."""
+"""The contract of `sample`: calls, callbacks, late starts, masks, shapes, dtypes, no host reads."""
 
 from dataclasses import replace
 
@@ -8,11 +8,12 @@ import torch
 from problems import PROBLEMS, mixture
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from s4s_core import Model
 from s4s_core.classical import classical_table
 from s4s_core.errors import ModelError, TableError
 from s4s_core.names import SOLVERS
-from s4s_core.sampling import Cursor, advance, call_sigmas, compiled, evaluate, run, sample
-from s4s_core.slicing import nearest_node, tail
+from s4s_core.sampling import Cursor, advance, compiled, evaluate, run, sample, sigma_vectors
+from s4s_core.slicing import from_node, nearest_node
 
 SINGLE_STEP = {"dpm-solver": 2, "heun": 2}
 
@@ -123,9 +124,9 @@ def test_an_exception_in_the_callback_stops_before_the_next_call():
 @pytest.mark.parametrize("name", ["exp-lagrange", "adams-bashforth"])
 @pytest.mark.parametrize("start", [1, 2, 4])
 @pytest.mark.parametrize("ending", [None, 0.0])
-def test_a_tail_is_the_classical_table_of_the_remaining_nodes(space, name, start, ending):
+def test_a_late_start_is_the_classical_table_of_the_remaining_nodes(space, name, start, ending):
     nodes = nodes_of(space, 6, ending)
-    late = tail(classical_table(name, nodes, order=3, space=space), start)
+    late = from_node(classical_table(name, nodes, order=3, space=space), start)
     fresh = classical_table(name, nodes[start:], order=3, space=space)
     for key, array in fresh.arrays.items():
         np.testing.assert_allclose(late.arrays[key], array, rtol=1e-12, atol=1e-12)
@@ -144,48 +145,43 @@ def test_start_runs_the_remaining_calls(name):
         torch.testing.assert_close(out, problem.truth(table.sigmas[-1:])[0], rtol=0, atol=0.5)
 
 
-def test_a_tail_keeps_rows_that_still_have_their_history():
+def test_a_late_start_keeps_rows_that_still_have_their_history():
     _, table, _ = setup("gaussian", n=6, order=3)
-    b, late = table.coefficients["b"], tail(table, 2).coefficients["b"]
+    b, late = table.coefficients["b"], from_node(table, 2).coefficients["b"]
     np.testing.assert_array_equal(late[2:], b[4:])
     assert not late[0, 1:].any() and not late[1, 2:].any()
     np.testing.assert_allclose(late[:2].sum(1), 1, rtol=1e-12)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
-def test_the_tail_of_a_predictor_corrector_refills_both_arrays(order):
+def test_a_late_start_of_a_predictor_corrector_refills_both_arrays(order):
     nodes = nodes_of("ve", 6)
-    options = {"order": order, "lower_order_final": False}
-    late, fresh = (
-        t.coefficients
-        for t in (
-            tail(classical_table("unipc-bh2", nodes, **options), 2),
-            classical_table("unipc-bh2", nodes[2:], **options),
-        )
-    )
+    options = {"order": order, "space": "ve", "lower_order_final": False}
+    late = from_node(classical_table("unipc-bh2", nodes, **options), 2).coefficients
+    fresh = classical_table("unipc-bh2", nodes[2:], **options).coefficients
     np.testing.assert_array_equal(late["a"][order:], fresh["a"][order:])
     np.testing.assert_allclose(late["b"].sum(1), 1, rtol=1e-12)
     np.testing.assert_allclose(late["a"].sum(1), 1, rtol=1e-12)
     if order == 3:  # the full-order warm-up rows of the refill are the exponential Lagrange rule
-        rule = classical_table("exp-lagrange", nodes[2:], order=3).coefficients["b"]
+        rule = classical_table("exp-lagrange", nodes[2:], 3, "ve").coefficients["b"]
         np.testing.assert_allclose(late["b"], rule, rtol=1e-10)
 
 
 @pytest.mark.parametrize("start", [-1, 4, 9])
-def test_a_tail_needs_a_node_with_a_step(start):
+def test_a_late_start_needs_a_node_with_a_step(start):
     problem, table, model = setup()
     with pytest.raises(TableError, match=f"cannot start at node {start}"):
         sample(model, problem.x, table, start=start)
 
 
-def test_the_nearest_node_is_measured_in_the_logarithm():
-    table = classical_table("euler", [10.0, 1.0, 0.1, 0.0])
+def test_the_nearest_node_is_measured_in_log_sigma():
+    table = classical_table("euler", [10.0, 1.0, 0.1, 0.0], space="ve")
     assert [nearest_node(table, s) for s in (50.0, 3.5, 3.0, 0.3, 0.0)] == [0, 0, 1, 2, 2]
 
 
 @pytest.mark.parametrize("name", ["unipc-bh2", "ipndm", "dpm-solver"])
-def test_a_run_can_be_taken_up_from_any_cursor(name):
-    """What Gauss-Newton does with perturbed continuations: exactly the same result."""
+def test_a_run_continues_exactly_from_any_cursor(name):
+    """Gauss-Newton relies on this for perturbed continuations."""
     problem, table, model = setup(name, n=5)
     program, cursor = compiled(table), Cursor(problem.x, problem.x)
     whole = run(program, model, cursor)
@@ -217,15 +213,15 @@ def test_keep_is_exact_where_the_mask_is_zero(dtype, kind):
     assert torch.equal(out[..., :4], free[..., :4])
 
 
-def test_keep_is_exact_even_where_the_model_fails():
+def test_keep_is_exact_even_if_the_model_returns_nan():
     _, table, _ = setup()
     original, mask = torch.randn(1, 4), torch.tensor([[0.0, 0.0, 0.0, 1.0]])
     out = sample(lambda x, sigma: x * float("nan"), torch.randn(1, 4), table, keep=(mask, original))
     assert torch.equal(out[:, :3], original[:, :3]) and out[:, 3].isnan().all()
 
 
-def test_keep_leaves_what_a_mask_protects_in_part_to_the_host():
-    """Hosts blend soft masks inside their model calls: to blend again would protect too much."""
+def test_keep_ignores_soft_masks():
+    """Hosts blend soft masks inside their model calls; blending again would protect too much."""
     _, table, _ = setup()
     x, original = torch.randn(2, 5), torch.randn(2, 5)
     out = sample(half, x, table, keep=(torch.full((1, 5), 0.25), original))
@@ -238,7 +234,7 @@ def test_keep_leaves_what_a_mask_protects_in_part_to_the_host():
 @pytest.mark.parametrize("shape", [(3,), (2, 7), (2, 4, 8, 8), (1, 16, 3, 8, 8)])
 @pytest.mark.parametrize("name", ["ipndm", "unipc-bh2", "dpm-solver"])
 def test_any_shape(shape, name):
-    """A batch of scalars, vectors, images, video latents; the same numbers in each shape."""
+    """Scalars, vectors, images and video latents give the same numbers."""
     _, table, _ = setup(name)
     x = torch.randn(shape, dtype=torch.float64)
     seen = []
@@ -255,7 +251,7 @@ def test_any_shape(shape, name):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_dtypes(dtype):
-    """The model sees x as given; sigma and the state are in float32 or better."""
+    """The model gets x in its own dtype; sigma and the state are float32 or better."""
     problem, table, _ = setup("dpmpp", n=8)
     model = Recorder(lambda x, sigma: problem.model.denoise(x.double(), sigma.double()).to(dtype))
     out = sample(model, problem.x.to(dtype), table)
@@ -268,7 +264,7 @@ def test_dtypes(dtype):
 
 
 def test_sigmas_keep_float32_accuracy_for_half_models():
-    table = classical_table("euler", [812.4, 3.3, 0.0])
+    table = classical_table("euler", [812.4, 3.3, 0.0], space="ve")
     model = Recorder(half)
     sample(model, torch.randn(2, 3).half(), table)
     assert model.sigmas[0].tolist() == [float(np.float32(812.4))] * 2
@@ -299,7 +295,7 @@ def test_a_wrong_answer_is_a_model_error(answer, message):
 
 
 class NoReads(TorchDispatchMode):
-    """Fails where a tensor's value is read by the host; counts copies between dtypes or devices."""
+    """Fails if the host reads a tensor's value; counts copies between dtypes or devices."""
 
     READS = {
         torch.ops.aten._local_scalar_dense.default,
@@ -321,12 +317,12 @@ class NoReads(TorchDispatchMode):
 @pytest.mark.parametrize("space", PROBLEMS)
 @pytest.mark.parametrize("name", SOLVERS)
 def test_the_loop_reads_nothing_back(space, name):
-    """Neither values (dispatch), nor anything at all from tensors that have no values (meta)."""
+    """Checked by intercepting reads, and with tensors that have no values (meta)."""
     _, table, _ = setup(name, space, n=6)
     program, x = compiled(table), torch.randn(2, 4, dtype=torch.float32)
     with NoReads() as mode:
         run(program, half, Cursor(x, x), callback=lambda progress: None)
-    assert mode.copies == 1, "only the sigmas are moved, once"
+    assert mode.copies == 1, "only the sigmas are copied, once"
     out = sample(half, x.to("meta"), table, callback=lambda progress: None)
     assert out.device.type == "meta" and out.shape == x.shape
 
@@ -345,15 +341,15 @@ def test_the_read_detector_detects():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_call_sigmas_are_vectors(dtype):
-    """[nfe][batch]: one level for all rows, or one for each; never in half precision."""
+def test_sigma_vectors(dtype):
+    """[nfe, batch], one level for all rows or one for each, never in half precision."""
     _, table, _ = setup()
     program, x = compiled(table), torch.zeros(3, 2, dtype=dtype)
     levels = torch.tensor(table.call_sigmas)
     per_row = replace(program, sigmas=torch.stack([levels, 2 * levels, 3 * levels]))
     work = torch.promote_types(dtype, torch.float32)
-    assert torch.equal(call_sigmas(program, x), levels.to(work)[:, None].expand(-1, 3))
-    assert torch.equal(call_sigmas(per_row, x), per_row.sigmas.T.to(work))
+    assert torch.equal(sigma_vectors(program, x), levels.to(work)[:, None].expand(-1, 3))
+    assert torch.equal(sigma_vectors(per_row, x), per_row.sigmas.T.to(work))
 
 
 def test_programs_are_lowered_once():
@@ -362,10 +358,8 @@ def test_programs_are_lowered_once():
     assert compiled(table) is compiled(again)
 
 
-def test_the_mixture_is_a_model():
-    """Any float dtype, no conditions, and the exact posterior mean of one Gaussian."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_mixture_satisfies_the_contract(dtype):
     model = mixture("flow", shape=(2, 3), dtype=torch.float32)
-    assert model.conditions(4, None) is None
-    x = torch.randn(5, 2, 3)
-    assert model.denoise(x, torch.full((5,), 0.5)).dtype == torch.float32
-    assert model.denoise(x.double(), torch.full((5,), 0.5)).dtype == torch.float64
+    assert isinstance(model, Model) and model.conditions(4, torch.Generator()) is None
+    assert model.denoise(torch.randn(5, 2, 3, dtype=dtype), torch.full((5,), 0.5)).dtype == dtype

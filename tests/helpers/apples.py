@@ -1,7 +1,7 @@
-"""A device without float64, played on the CPU: what Apple's GPUs refuse is refused here.
+"""A simulated device without float64, like Apple's GPUs.
 
-Its tensors say that they lie on "meta", a device that every torch knows and that computes nothing;
-their numbers are kept in a tensor on the CPU.
+Its tensors claim to be on "meta", a device that every torch knows and that computes nothing; their
+numbers are in a tensor on the CPU.
 """
 
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ INDEXED = ("aten::index", "aten::index_put_", "aten::_index_put_impl_")
 
 
 class Apple(torch.Tensor):
-    """A tensor on the device; `inner` holds its numbers."""
+    """A tensor on the simulated device; `inner` holds its numbers."""
 
     @staticmethod
     def __new__(cls, inner):
@@ -31,7 +31,7 @@ class Apple(torch.Tensor):
         self.inner = inner
 
     def __setitem__(self, index, value):
-        """A list would become a tensor on the real "meta", past the dispatch."""
+        """Turn a list into a tensor, which would otherwise end up on the real "meta"."""
         super().__setitem__(torch.tensor(index) if isinstance(index, list) else index, value)
 
     @classmethod
@@ -39,15 +39,15 @@ class Apple(torch.Tensor):
         return _dispatch(func, args, kwargs or {})
 
 
-class _Orchard(TorchDispatchMode):
-    """Makes the tensors that are asked for on DEVICE."""
+class _SimulatedDevice(TorchDispatchMode):
+    """Creates the tensors that are requested on DEVICE."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return _dispatch(func, args, kwargs or {})
 
 
 def _dispatch(func, args, kwargs):
-    """Run an operation on the CPU; its results lie where the device's own would."""
+    """Run an operation on the CPU; return its results on the device that they belong to."""
     name, given = func._schema.name, tree_flatten((args, kwargs))[0]
     tensors = [value for value in given if isinstance(value, torch.Tensor)]
     devices = [value for value in given if isinstance(value, torch.device)]
@@ -61,16 +61,16 @@ def _dispatch(func, args, kwargs):
     if func._schema.is_mutable:
         return out if not apples or out is None else args[0]
     if apples and not lands and out.dtype != apples[0].dtype:
-        raise TypeError("A tensor leaves the device and changes its type at once.")
+        raise TypeError("A copy from the device must not change the dtype.")
     return tree_map(_there, out) if lands else out
 
 
 def _check_places(name, tensors):
-    """Tensors of two devices meet only as whole indices and as numbers without a shape."""
+    """Allow tensors of two devices in one operation only as indices or scalars."""
     for tensor in tensors:
         index = name in INDEXED and not tensor.is_floating_point()
         if not isinstance(tensor, Apple) and tensor.ndim > 0 and not index:
-            raise RuntimeError(f"Tensors on two devices meet in {name}.")
+            raise RuntimeError(f"{name} mixes tensors of two devices.")
 
 
 def _here(value):
@@ -85,13 +85,13 @@ def _there(value):
         return value
     if value.dtype == torch.float64:
         raise TypeError("Cannot convert a MPS Tensor to float64 dtype.")
-    with torch.inference_mode(False):  # a view of a tensor that is none of inference is none either
+    with torch.inference_mode(False):  # views of ordinary tensors must not be inference tensors
         return Apple(value)
 
 
 @contextmanager
 def without_float64(monkeypatch):
-    """Within this there is a DEVICE, and it has no float64."""
+    """Provide a DEVICE without float64."""
     monkeypatch.setattr(spaces, "WITHOUT_FLOAT64", (*spaces.WITHOUT_FLOAT64, DEVICE.type))
-    with _Orchard():
+    with _SimulatedDevice():
         yield

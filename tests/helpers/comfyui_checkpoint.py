@@ -83,7 +83,7 @@ def main():
     noise = torch.randn(1, *model.shape, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         stock, sigmas = stock_euler(model, noise, 4)
-        table = classical_table("euler", sigmas.double())
+        table = classical_table("euler", sigmas.double(), space="ve")
         start = noise * (1 + sigmas[0] ** 2).sqrt()
         ours = sample(model.denoise, start, table, torch.tensor([0]))
         ours_out = model.model.model.process_latent_out(ours)

@@ -1,7 +1,7 @@
-"""Malformed solver files, each with a name and a part of the message it must get; and mutants.
+"""A corpus of malformed solver files, each with part of its error message; and mutants.
 
-Everything starts from the bytes of golden/format1.safetensors, not from our writer. A fault of
-None leaves the wording to the safetensors library.
+All of them start from the bytes of golden/format1.safetensors, not from our writer. A message of ""
+leaves the wording to the safetensors library.
 """
 
 import base64
@@ -10,470 +10,375 @@ import json
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format1.safetensors"
 NAN, INFINITY = float("nan"), float("inf")
+TRUNCATED, NOT_JSON, DEEP = "truncated or too large", "not valid JSON", "nested too deeply"
+Case = tuple[object, bytes, str]
+"""What the file is, its bytes, and part of the message."""
 
 
 class Malformed(NamedTuple):
-    """A file that must be refused, for the reason given."""
+    """A file that must be refused with a message that contains `fault`."""
 
     name: str
     data: bytes
-    fault: str | None
+    fault: str
 
 
 class Draft:
-    """A solver file taken apart: header, the `s4s` statement in it, and the tensors' bytes."""
+    """A solver file taken apart: its header, the manifest in it, and the bytes of the tensors."""
 
-    def __init__(self, data=None):
+    def __init__(self, data: bytes | None = None) -> None:
         data = GOLDEN.read_bytes() if data is None else data
         end = 8 + struct.unpack("<Q", data[:8])[0]
         self.header, self.blob = json.loads(data[8:end]), bytearray(data[end:])
-        self.statement = json.loads(self.header["__metadata__"]["s4s"])
+        self.manifest = json.loads(self.header["__metadata__"]["s4s"])
 
-    def text(self):
-        """The header as JSON, with the statement in its place."""
-        metadata = self.header["__metadata__"] | {"s4s": json.dumps(self.statement)}
+    def text(self) -> str:
+        """Return the header as JSON, with the manifest in its place."""
+        metadata = self.header["__metadata__"] | {"s4s": json.dumps(self.manifest)}
         return json.dumps(self.header | {"__metadata__": metadata})
 
-    def put(self, tensor, index, value):
+    def put(self, tensor: str, index: int, value: float) -> None:
         """Overwrite one number of a tensor."""
         at = self.header[tensor]["data_offsets"][0] + 8 * index
         self.blob[at : at + 8] = struct.pack("<d", value)
 
 
-def assemble(header, blob):
-    """A file of a header (text or bytes) and the tensors' bytes."""
+def assemble(header: str | bytes, blob: bytes | bytearray) -> bytes:
+    """Join a header and the bytes of the tensors to a file."""
     header = header.encode() if isinstance(header, str) else header
     return struct.pack("<Q", len(header)) + header + bytes(blob)
 
 
-def _foreign_files():
-    """Bytes that were never a solver file."""
-    good = GOLDEN.read_bytes()
-    short, cut = "too short", "cut off or too large"
-    archive = BytesIO()
+def edited(edit: Callable[[Draft], object]) -> bytes:
+    """Return the golden file after an edit of its draft."""
+    draft = Draft()
+    edit(draft)
+    return assemble(draft.text(), draft.blob)
+
+
+def tensor_field(key: str, value: object, tensor: str = "nfe3/b") -> bytes:
+    return edited(lambda draft: draft.header[tensor].update({key: value}))
+
+
+def manifest_field(key: str, value: object) -> bytes:
+    return edited(lambda draft: draft.manifest.update({key: value}))
+
+
+def table_field(key: str, value: object) -> bytes:
+    return edited(lambda draft: draft.manifest["tables"]["3"].update({key: value}))
+
+
+def about_field(key: str, value: object) -> bytes:
+    return edited(lambda draft: draft.manifest["about"].update({key: value}))
+
+
+def with_metadata(edit: Callable[[dict[str, Any]], object]) -> bytes:
+    """Return the golden file with another `__metadata__`."""
+    draft = Draft()
+    draft.header["__metadata__"] = edit(draft.header["__metadata__"])
+    return assemble(json.dumps(draft.header), draft.blob)
+
+
+def _foreign_files() -> Iterator[Case]:
+    """Bytes that were never a solver file, and golden ones cut or extended."""
+    good, archive = GOLDEN.read_bytes(), BytesIO()
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("solver/data.pkl", b"\x80\x02.")
-    yield "empty", b"", short
-    yield "seven-bytes", good[:7], short
-    yield "only-a-length", good[:8], cut
-    yield "half-a-header", good[:400], cut
-    yield "no-tensors-at-all", good[: len(good) - len(Draft().blob)], None
-    yield "one-byte-less", good[:-1], None
-    yield "one-number-less", good[:-8], None
-    yield "one-byte-more", good + b"\0", None
-    yield "a-megabyte-more", good + bytes(1 << 20), "larger than 1 MB"
-    yield "doubled", good + good, None
-    yield "zeros", bytes(4096), "not valid JSON"
-    yield "ones", b"\xff" * 4096, cut
-    yield "without-its-length", good[8:], cut
-    yield "pickle", b"\x80\x04\x95\x10\0\0\0\0\0\0\0\x8c\x05posix\x94\x8c\x06system\x94\x93.", cut
-    yield "small-pickle", b"\x80\x02}q\0.", short
-    yield "zip", archive.getvalue(), cut
-    yield "png", b"\x89PNG\r\n\x1a\n" + bytes(64), cut
-    yield "html", b"<!DOCTYPE html><html><title>404 Not Found</title></html>", cut
-    yield "git-lfs-pointer", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", cut
-    yield "gguf", b"GGUF\x03\0\0\0" + bytes(64), cut
-    yield "elf", b"\x7fELF\x02\x01\x01" + bytes(64), cut
+    pickle = b"\x80\x04\x95\x10\0\0\0\0\0\0\0\x8c\x05posix\x94\x8c\x06system\x94\x93."
+    yield "empty", b"", "too short"
+    yield "seven bytes", good[:7], "too short"
+    yield "small pickle", b"\x80\x02}q\0.", "too short"
+    yield "a megabyte more", good + bytes(1 << 20), "larger than 1 MB"
+    yield "zeros", bytes(4096), NOT_JSON
+    for name, data in {
+        "only a length": good[:8],
+        "half a header": good[:400],
+        "ones": b"\xff" * 4096,
+        "no length": good[8:],
+        "pickle": pickle,
+        "zip": archive.getvalue(),
+        "png": b"\x89PNG\r\n\x1a\n" + bytes(64),
+        "html": b"<!DOCTYPE html><html><title>404 Not Found</title></html>",
+        "git lfs pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n",
+        "gguf": b"GGUF\x03\0\0\0" + bytes(64),
+        "elf": b"\x7fELF\x02\x01\x01" + bytes(64),
+    }.items():
+        yield name, data, TRUNCATED
+    no_tensors = good[: len(good) - len(Draft().blob)]
+    for data in (no_tensors, good[:-1], good[:-8], good + b"\0", good + good):
+        yield f"{len(data)} of {len(good)} bytes", data, ""
 
 
-def _broken_headers():
-    """Files whose header is no header."""
+def _broken_headers() -> Iterator[Case]:
+    """Files with an unreadable header."""
     draft = Draft()
     text, blob = draft.text(), draft.blob
     length = len(text.encode())
-    for name, number in {
-        "zero": 0,
-        "one": 1,
-        "one-short": length - 1,
-        "one-long": length + 1,
-        "past-the-end": 8 + length + len(blob),
-        "four-gigabytes": 1 << 32,
-        "2-to-the-63": 1 << 63,
-        "2-to-the-64": (1 << 64) - 1,
+    lengths = 0, 1, length - 1, length + 1, 8 + length + len(blob), 1 << 32, 1 << 63, (1 << 64) - 1
+    for number in lengths:
+        yield f"length {number}", struct.pack("<Q", number) + text.encode() + blob, ""
+    for fault, headers in {
+        "utf-8": [text.encode().replace(b"nfe3/b", b"nfe3/\xff"), text.encode("utf-16")],
+        NOT_JSON: [
+            *(b"\xef\xbb\xbf" + text.encode(), "x" * 64, str(draft.header), " " * 64),
+            *(text + text, text[:-1], text + "\0" * 8),
+        ],
+        "not an object": ["[]", "12345678", "null"],
+        "not an S4S solver": ["{}"],
+        DEEP: ["[" * 100_000, '{"a":' * 40_000],
+        TRUNCATED: [
+            " " * (300 << 10) + text,
+            json.dumps({"__metadata__": {"s4s": "x" * (300 << 10)}}),
+        ],
+        "contains NaN": [text[:-1] + ', "x": NaN}'],
+        "contains -Infinity": [text[:-1] + ', "x": -Infinity}'],
+        "": ['{"a":' + "9" * 100_000 + "}", text[:-1] + ', "x": 1e999}'],
+        "duplicate key": [
+            text[:-1] + ', "nfe3/b"' + text.split('"nfe3/b"')[1],
+            text[:-1] + ', "__metadata__": {}}',
+            text.replace('"s4s":', '"s4s": "{}", "s4s":'),
+            text.replace('"dtype":', '"dtype": "F64", "dtype":', 1),
+        ],
     }.items():
-        yield f"length-{name}", struct.pack("<Q", number) + text.encode() + blob, None
-    for name, header, fault in (
-        ("not-utf8", text.encode().replace(b"nfe3/b", b"nfe3/\xff"), "utf-8"),
-        ("utf16", text.encode("utf-16"), "utf-8"),
-        ("byte-order-mark", b"\xef\xbb\xbf" + text.encode(), "not valid JSON"),
-        ("not-json", "x" * 64, "not valid JSON"),
-        ("python", str(draft.header), "not valid JSON"),
-        ("blank", " " * 64, "not valid JSON"),
-        ("list", "[]", "not an object"),
-        ("number", "12345678", "not an object"),
-        ("null", "null", "not an object"),
-        ("empty-object", "{}", "not an S4S solver"),
-        ("two-objects", text + text, "not valid JSON"),
-        ("unclosed", text[:-1], "not valid JSON"),
-        ("padded-with-nul", text + "\0" * 8, "not valid JSON"),
-        ("deep-brackets", "[" * 100_000, "nested too deeply"),
-        ("deep-objects", '{"a":' * 40_000, "nested too deeply"),
-        ("too-large", " " * (300 << 10) + text, cut := "cut off or too large"),
-        ("too-large-text", json.dumps({"__metadata__": {"s4s": "x" * (300 << 10)}}), cut),
-        ("long-number", '{"a":' + "9" * 100_000 + "}", None),
-        ("nan", text[:-1] + ', "x": NaN}', "contains NaN"),
-        ("infinity", text[:-1] + ', "x": -Infinity}', "contains -Infinity"),
-        ("overflow", text[:-1] + ', "x": 1e999}', None),
-        ("same-tensor-twice", text[:-1] + ', "nfe3/b"' + text.split('"nfe3/b"')[1], "twice"),
-        ("same-metadata-twice", text[:-1] + ', "__metadata__": {}}', "twice"),
-        ("same-key-in-metadata", text.replace('"s4s":', '"s4s": "{}", "s4s":'), "twice"),
-        ("same-key-in-tensor", text.replace('"dtype":', '"dtype": "F64", "dtype":', 1), "twice"),
-    ):
-        yield f"header-{name}", assemble(header, blob), fault
+        for header in headers:
+            yield f"header {header[:9]!r}", assemble(header, blob), fault
 
 
-def _wrong_tensors():
-    """Good JSON that describes tensors which are not those of a solver."""
-
-    def edited(edit):
-        draft = Draft()
-        edit(draft.header)
-        return assemble(draft.text(), draft.blob)
-
-    def field(tensor, key, value):
-        return edited(lambda header: header[tensor].update({key: value}))
-
-    b, a, sigmas = "nfe3/b", "nfe4/a", "nfe3/sigmas"
+def _wrong_tensors() -> Iterator[Case]:
+    """Good JSON that describes tensors which do not belong in a solver."""
+    b, calls, sigmas = "nfe3/b", "nfe3/call_sigmas", "nfe3/sigmas"
     first, last = Draft().header[b]["data_offsets"]
-    for kind in (
-        "F32",
-        "F16",
-        "I64",
-        "U8",
-        "BOOL",
-        "F8_E5M2",
-        "f64",
-        "F64\n\x1b[31m",
-        "",
-        None,
-        64,
-    ):
-        yield f"dtype-{str(kind).split()[0] if kind else kind!r}", field(b, "dtype", kind), None
-    yield "dtype-i64-of-the-same-size", field(b, "dtype", "I64"), "has no place in a solver"
-    for name, shape in {
-        "transposed": [2, 3],
-        "flat": [6],
-        "scalar": [],
-        "zero-size": [0, 2],
-        "negative": [-3, -2],
-        "2-to-the-63": [1 << 63, 2],
-        "overflow": [1 << 62, 1 << 62],
-        "floats": [3.0, 2.0],
-        "text": "3,2",
-        "null": None,
-        "bools": [True, True],
-        "many": [1] * 5000 + [3, 2],
-    }.items():
-        yield f"shape-{name}", field(b, "shape", shape), None
-    for name, span in {
-        "negative": [-8, last],
-        "reversed": [last, first],
-        "past-the-end": [first, 1 << 62],
-        "2-to-the-64": [first, 1 << 64],
-        "overlap": [0, last - first],
-        "hole": [first + 8, last + 8],
-        "short": [first, last - 8],
-        "floats": [float(first), float(last)],
-        "one": [first],
-        "three": [first, last, last],
-        "text": "0,48",
-        "null": None,
-    }.items():
-        yield f"offsets-{name}", field(b, "data_offsets", span), None
-    yield "tensor-is-a-list", edited(lambda h: h.update({b: [1, 2]})), None
-    yield "tensor-is-null", edited(lambda h: h.update({b: None})), None
-    yield "tensor-without-shape", edited(lambda h: h[b].pop("shape")), None
-    place = "has no place in a solver"
+    foreign, exactly, other_nfes = "does not belong in a solver file", "exactly", "different NFEs"
+    yield "dtype of the same size", tensor_field("dtype", "I64"), foreign
+    fields = {
+        "dtype": [*("F32", "F16", "U8", "BOOL", "F8_E5M2", "f64", "F64\n\x1b[31m", "", None, 64)],
+        "shape": [
+            *([2, 3], [6], [], [0, 2], [-3, -2], [1 << 63, 2], [1 << 62, 1 << 62], [3.0, 2.0]),
+            *("3,2", None, [True, True], [1] * 5000 + [3, 2]),
+        ],
+        "data_offsets": [
+            *([-8, last], [last, first], [first, 1 << 62], [first, 1 << 64], [0, last - first]),
+            *([first + 8, last + 8], [first, last - 8], [float(first), float(last)], [first]),
+            *([first, last, last], "0,48", None),
+        ],
+    }
+    for key, values in fields.items():
+        for value in values:
+            yield f"{key} {value!r}", tensor_field(key, value), ""
     for name in (
-        "nfe3/B",
-        "nfe03/b",
-        "nfe0/b",
-        "b",
-        "nfe3/b/c",
-        "../b",
-        "nfe3/b\n\x1b[2J",
-        "nfe99999/b",
-        "nfe3/" + "b" * 100_000,
-        "",
-        "nfe٣/b",
+        *("nfe3/B", "nfe03/b", "nfe0/b", "b", "nfe3/b/c", "../b", "nfe3/b\n\x1b[2J"),
+        *("nfe99999/b", "nfe3/" + "b" * 100_000, "", "nfe٣/b"),
     ):
-        label = name.encode("unicode_escape").decode()[:16].replace("/", "-").replace("\\", "")
-        yield (
-            f"tensor-called-{label or 'nothing'}",
-            edited(lambda h, n=name: h.update({n: h.pop(b)})),
-            place,
-        )
-    yield "tensor-unknown", edited(lambda h: h.update({"nfe3/c": h.pop(b)})), "holds exactly"
-    yield (
-        "tensor-of-another-family",
-        edited(lambda h: h.update({"nfe3/a": h.pop(b)})),
-        "holds exactly",
-    )
-    yield (
-        "tensor-of-another-nfe",
-        edited(lambda h: h.update({"nfe7/b": h.pop(b)})),
-        "different NFEs",
-    )
-    yield "tensors-swapped", edited(lambda h: h.update({b: h[a], a: h[b]})), "shape"
-    yield (
-        "sigmas-and-calls-swapped",
-        edited(lambda h: h.update({sigmas: h["nfe3/call_sigmas"], "nfe3/call_sigmas": h[sigmas]})),
-        "",
-    )
+        data = edited(lambda draft, name=name: draft.header.update({name: draft.header.pop(b)}))
+        yield f"tensor called {name!r}", data, foreign
+    for name, fault in {"nfe3/c": exactly, "nfe3/a": exactly, "nfe7/b": other_nfes}.items():
+        data = edited(lambda draft, name=name: draft.header.update({name: draft.header.pop(b)}))
+        yield f"tensor renamed {name}", data, fault
     extra = {"dtype": "F64", "shape": [0], "data_offsets": [0, 0]}
-    yield "tensor-extra", edited(lambda h: h.update({"nfe3/c": extra})), "holds exactly"
-    yield "nfe-not-described", edited(lambda h: h.update({"nfe7/b": extra})), "different NFEs"
+    for name, fault in {"nfe3/c": exactly, "nfe7/b": other_nfes}.items():
+        data = edited(lambda draft, name=name: draft.header.update({name: extra}))
+        yield f"extra tensor {name}", data, fault
+    for value in ([1, 2], None):
+        data = edited(lambda draft, value=value: draft.header.update({b: value}))
+        yield f"tensor is {value}", data, ""
+    yield "tensor without shape", edited(lambda draft: draft.header[b].pop("shape")), ""
+    for one, other in ((b, "nfe4/a"), (sigmas, calls)):
+        data = edited(
+            lambda draft, one=one, other=other: draft.header.update(
+                {one: draft.header[other], other: draft.header[one]}
+            )
+        )
+        yield f"{one} and {other} swapped", data, "shape" if one == b else ""
     for part in ("sigmas", "call_sigmas", "b", "a"):
-        draft = Draft()
-        start, end = draft.header.pop(f"nfe4/{part}")["data_offsets"]
-        del draft.blob[start:end]
-        for entry in draft.header.values():
-            if entry.get("data_offsets", [0])[0] >= end:
-                entry["data_offsets"] = [at - (end - start) for at in entry["data_offsets"]]
-        yield f"tensor-missing-{part}", assemble(draft.text(), draft.blob), ""
-    yield (
-        "no-tensor-described",
-        assemble(json.dumps({"__metadata__": Draft().header["__metadata__"]}), b""),
-        "different NFEs",
-    )
+        yield f"missing {part}", _without_tensor(f"nfe4/{part}"), ""
+    empty = json.dumps({"__metadata__": Draft().header["__metadata__"]})
+    yield "no tensor at all", assemble(empty, b""), other_nfes
 
 
-def _wrong_metadata():
-    """Headers whose `__metadata__` is not that of a solver."""
-    none = "not an S4S solver"
+def _without_tensor(name: str) -> bytes:
+    """Return the golden file without a tensor, offsets adjusted."""
+    draft = Draft()
+    start, end = draft.header.pop(name)["data_offsets"]
+    del draft.blob[start:end]
+    for entry in draft.header.values():
+        if entry.get("data_offsets", [0])[0] >= end:
+            entry["data_offsets"] = [at - (end - start) for at in entry["data_offsets"]]
+    return assemble(draft.text(), draft.blob)
 
-    def edited(edit):
-        draft = Draft()
-        metadata = draft.header["__metadata__"]
-        draft.header["__metadata__"] = edit(metadata)
-        return assemble(json.dumps(draft.header), draft.blob)
 
-    def s4s(text):
-        return edited(lambda m: m | {"s4s": text})
-
+def _wrong_metadata() -> Iterator[Case]:
+    """Files whose `__metadata__` is not that of a solver."""
+    for wrong in ({}, None, [{}], {"ss_network_dim": "16"}, {"s4s": None}, {"s4s": {}}, {"s4s": 1}):
+        data = with_metadata(lambda metadata, wrong=wrong: wrong)
+        yield f"metadata {wrong}", data, "not an S4S solver"
+    for title in (5, {}):
+        data = with_metadata(lambda metadata, title=title: metadata | {"modelspec.title": title})
+        yield f"title {title}", data, ""
     text = Draft().header["__metadata__"]["s4s"]
-    yield "metadata-missing", edited(lambda m: {}), none
-    yield "metadata-null", edited(lambda m: None), none
-    yield "metadata-a-list", edited(lambda m: [m]), none
-    yield "metadata-with-a-number", edited(lambda m: m | {"modelspec.title": 5}), None
-    yield "metadata-with-an-object", edited(lambda m: m | {"modelspec.title": {}}), None
-    yield "metadata-of-a-lora", edited(lambda m: {"ss_network_dim": "16"}), none
-    for name, value in {"null": None, "object": {}, "number": 1}.items():
-        yield f"s4s-{name}", s4s(value), none
-    for name, value, fault in (
-        ("empty", "", "not valid JSON"),
-        ("not-json", "hello", "not valid JSON"),
-        ("a-list", "[]", "no format number"),
-        ("cut", text[:-1], "not valid JSON"),
-        ("deep", "[" * 100_000, "nested too deeply"),
-        (
-            "deep-about",
-            text.replace('"about":{', '"about":{"x":' + "[" * 50 + "]" * 50 + ","),
-            "nested too deeply",
-        ),
-        ("nan", text.replace('"format":1', '"format":NaN'), "contains NaN"),
-        ("nan-in-about", text.replace('"about":{', '"about":{"x":NaN,'), "contains NaN"),
-        ("infinity-in-about", text.replace('"about":{', '"about":{"x":Infinity,'), "contains Inf"),
-        ("overflow-in-about", text.replace('"about":{', '"about":{"x":1e999,'), "not finite"),
-        ("format-twice", text.replace('"format":1', '"format":1,"format":1'), "twice"),
-        ("about-key-twice", text.replace('"about":{', '"about":{"x":1,"x":1,'), "twice"),
-        ("nfe-twice", text.replace('"3":{', '"3":{},"3":{'), "twice"),
-        ("surrogate-value", text.replace('"about":{', '"about":{"x":"\\ud800",'), "surrogate"),
-        ("surrogate-key", text.replace('"about":{', '"about":{"\\ud800":1,'), "surrogate"),
-        ("long-number", text.replace('"about":{', '"about":{"x":' + "9" * 50_000 + ","), None),
-    ):
-        yield f"s4s-{name}", s4s(value), fault
+
+    def about(start: str) -> str:
+        return text.replace('"about":{', '"about":{' + start)
+
+    for fault, manifests in {
+        NOT_JSON: ["", "hello", text[:-1]],
+        "no format number": ["[]"],
+        DEEP: ["[" * 100_000, about('"x":' + "[" * 50 + "]" * 50 + ",")],
+        "contains NaN": [text.replace('"format":1', '"format":NaN'), about('"x":NaN,')],
+        "contains Inf": [about('"x":Infinity,')],
+        "not finite": [about('"x":1e999,')],
+        "duplicate key": [
+            text.replace('"format":1', '"format":1,"format":1'),
+            about('"x":1,"x":1,'),
+            text.replace('"3":{', '"3":{},"3":{'),
+        ],
+        "surrogate": [about('"x":"\\ud800",'), about('"\\ud800":1,')],
+        "": [about('"x":' + "9" * 50_000 + ",")],
+    }.items():
+        for value in manifests:
+            data = with_metadata(lambda metadata, value=value: metadata | {"s4s": value})
+            yield f"manifest {value[:20]!r}", data, fault
 
 
-def _wrong_statements():
-    """Files whose `s4s` object is at odds with the format or with the tensors."""
-
-    def edited(edit):
-        draft = Draft()
-        edit(draft.statement)
-        return assemble(draft.text(), draft.blob)
-
-    def entry(key, value):
-        return edited(lambda s: s.update({key: value}))
-
-    def table(key, value):
-        return edited(lambda s: s["tables"]["3"].update({key: value}))
-
-    def about(key, value):
-        return edited(lambda s: s["about"].update({key: value}))
-
-    number = "no format number"
-    for value, fault in (
-        (2, "format 2, this version reads format 1"),
-        (0, "format 0"),
-        (-1, "format -1"),
-        ("1", number),
-        (True, number),
-        (1.0, number),
-        (None, number),
-        (int("9" * 4000), "format 9"),
-    ):
-        yield f"format-{type(value).__name__}-{str(value)[:9]}", entry("format", value), fault
-    for key in ("format", "space", "tables", "about", "sha256"):
-        yield f"statement-without-{key}", edited(lambda s, k=key: s.pop(k)), ""
-        yield f"statement-{key}-null", entry(key, None), ""
-    yield "statement-with-more", entry("extra", 1), "must hold format"
-    yield "hash-wrong", entry("sha256", "0" * 64), "do not match its hash"
-    yield "hash-empty", entry("sha256", ""), "do not match its hash"
-    yield "hash-upper-case", edited(lambda s: s.update(sha256=s["sha256"].upper())), "its hash"
-    yield "space-unknown", entry("space", "vp"), "Unknown space 'vp'"
-    yield "space-changed", entry("space", "flow"), ""
-    yield "space-hostile", entry("space", "\x1b[2J\r\n" * 5000), "Unknown space"
-    for name, tables, fault in (
-        ("empty", {}, "different NFEs"),
-        ("another", {"5": {}}, "different NFEs"),
-        ("padded", {"03": {}}, "different NFEs"),
-    ):
-        yield f"tables-{name}", entry("tables", tables), fault
-    yield "nfe-missing", edited(lambda s: s["tables"].pop("3")), "different NFEs"
-    yield (
-        "nfe-extra",
-        edited(lambda s: s["tables"].update({"9": s["tables"]["3"]})),
-        "different NFEs",
-    )
-    yield "nfe-a-list", edited(lambda s: s["tables"].update({"3": []})), "NFE 3 is incomplete"
-    yield "table-with-more", table("extra", 1), "NFE 3 is incomplete"
-    for key in ("family", "order", "form", "ending"):
-        yield f"table-without-{key}", edited(lambda s, k=key: s["tables"]["3"].pop(k)), "incomplete"
-    wrong = "has a wrong type"
-    for key, value, fault in (
-        ("family", "rk", "Unknown family 'rk'"),
-        ("family", "pc", "holds exactly"),
-        ("family", "ss", ""),
-        ("family", "LMS", "Unknown family"),
-        ("family", 1, wrong),
-        ("family", ["lms"], wrong),
-        ("family", "\x1b]0;owned\x07\n" * 9000, "Unknown family"),
-        ("order", 0, "order must be"),
-        ("order", -1, "order must be"),
-        ("order", 65, "order must be"),
-        ("order", 10**30, "order must be"),
-        ("order", 3, "shape"),
-        ("order", True, wrong),
-        ("order", 2.0, wrong),
-        ("order", "2", wrong),
-        ("order", None, wrong),
-        ("form", "velocity", "no form 'velocity'"),
-        ("form", "data", "hash"),
-        ("form", "", "no form"),
-        ("form", None, wrong),
-        ("form", "\u2028\n" * 9000, "no form"),
-        ("ending", 0.5, "contradict"),
-        ("ending", -1e-300, "contradict"),
-        ("ending", None, wrong),
-        ("ending", False, wrong),
-        ("ending", "0", wrong),
-        ("ending", [0.0], wrong),
-    ):
-        label = str(value).encode("unicode_escape").decode()[:10].replace("\\", "")
-        yield f"{key}-{type(value).__name__}-{label}", table(key, value), fault
-    for key, value, fault in (
-        ("name", 5, "not text"),
-        ("name", None, "not text"),
-        ("notes", ["x"], "not text"),
-        ("notes", "x" * 100_001, "overlong"),
-        ("k" * 100_001, 1, "overlong"),
-        ("model", "sd15", "not an object"),
-        ("scores", [], "not an object"),
-        ("training", 3, "not an object"),
-        ("cfg", 7.5, "pair of numbers"),
-        ("cfg", [1], "pair of numbers"),
-        ("cfg", ["1", "2"], "pair of numbers"),
-        ("cfg", [True, False], "pair of numbers"),
-        ("resolution", [512, -512], "pair of numbers"),
-        ("resolution", [10**9, 1], "pair of numbers"),
-        ("cfg", {"0": 1, "1": 2}, "pair of numbers"),
-        ("scores", {"3": {"rmse": 10**400, "classical": 3}}, "more than 64 bits"),
-        ("added", [-(2**64)], "more than 64 bits"),
-        ("thumbnail", "https://example.org/spy.png", "thumbnail"),
-        ("thumbnail", "", "thumbnail"),
-        ("thumbnail", "data:image/svg+xml;base64,PHN2Zz4=", "thumbnail"),
-        ("thumbnail", "data:text/html;base64,PGI+", "thumbnail"),
-        ("thumbnail", "data:image/png;base64,AAAA\n", "thumbnail"),
-        ("thumbnail", 'data:image/png;base64,AA"onerror=alert(1)', "thumbnail"),
-        ("added", 1, "hash"),
-        ("name", "Another", "hash"),
-    ):
-        yield f"about-{key[:9]}-{str(value)[:28].replace('/', '-')!r}", about(key, value), fault
-
-
-def _wrong_numbers():
-    """Tensors with values that no solver has; the hash is wrong too, but validity comes first."""
-    positive = "call_sigmas must be positive"
-    for name, tensor, index, value, fault in (
-        ("sigma-nan", "nfe3/sigmas", 1, NAN, "not finite"),
-        ("sigma-infinite", "nfe3/sigmas", 0, INFINITY, "not finite"),
-        ("sigma-rising", "nfe3/sigmas", 2, 50.0, "strictly decreasing"),
-        ("sigma-repeated", "nfe3/sigmas", 1, 80.0, "strictly decreasing"),
-        ("sigma-negative", "nfe3/sigmas", 3, -1.0, "must not be negative"),
-        ("ending-moved", "nfe3/sigmas", 3, 1e-9, "contradict"),
-        ("call-zero", "nfe3/call_sigmas", 2, 0.0, positive),
-        ("call-minus-zero", "nfe3/call_sigmas", 2, -0.0, positive),
-        ("call-negative", "nfe3/call_sigmas", 1, -2.0, positive),
-        ("call-nan", "nfe3/call_sigmas", 0, NAN, "not finite"),
-        ("weight-nan", "nfe3/b", 0, NAN, "not finite"),
-        ("weight-infinite", "nfe3/b", 3, -INFINITY, "not finite"),
-        ("weight-before-the-first-call", "nfe3/b", 1, 1e-300, "does not exist"),
-        ("corrector-before-the-first-call", "nfe2/a", 2, 1.0, "does not exist"),
-        ("stage-of-itself", "nfe4/a", 3, 1.0, "does not exist"),
-        ("stage-of-a-later-one", "nfe4/a", 1, 1.0, "does not exist"),
-        ("stage-missing-at-the-end", "nfe5/b", 5, 1.0, "does not exist"),
-        ("weight-changed", "nfe3/b", 0, 1.0 + 2**-52, "do not match its hash"),
-        ("weight-minus-zero", "nfe3/b", 1, -0.0, "do not match its hash"),
-    ):
-        draft = Draft()
-        draft.put(tensor, index, value)
-        yield f"number-{name}", assemble(draft.text(), draft.blob), fault
-
-
-def malformed():
-    """Every file of the corpus."""
-    groups = (
-        _foreign_files,
-        _broken_headers,
-        _wrong_tensors,
-        _wrong_metadata,
-        _wrong_statements,
-        _wrong_numbers,
-    )
-    return [Malformed(*case) for group in groups for case in group()]
-
-
-TYPICAL = {
-    "from-the-future": ("format-int-2", "format 2, this version reads format 1"),
-    "unknown-family": ("family-str-rk", "Unknown family"),
-    "another-family": ("family-str-pc", "holds exactly"),
-    "bad-utf8": ("header-not-utf8", "utf-8"),
-    "huge-text": ("about-notes-'xxxxxxxxxxxxxxxxxxxxxxxxxxxx'", "overlong"),
-    "hostile-text": ("family-str-x1b]0;own", "Unknown family"),
-    "deep-json": ("header-deep-brackets", "nested too deeply"),
-    "claims-gigabytes": ("length-four-gigabytes", "too large"),
-    "claims-a-huge-tensor": ("shape-2-to-the-63", ""),
-    "too-large": ("a-megabyte-more", "1 MB"),
-    "zip": ("zip", "cut off or too large"),
-    "pickle": ("pickle", "cut off or too large"),
+HOSTILE = "\x1b]0;owned\x07\n" * 9000
+_WRONG_TYPE, _ORDER, _NO_FORM = "a value of the wrong type", "order must be", "no form"
+_TABLE_VALUES: dict[str, dict[str, list[object]]] = {
+    "family": {
+        "Unknown family": ["rk", "LMS", HOSTILE],
+        "exactly": ["pc"],
+        "": ["ss"],
+        _WRONG_TYPE: [1, ["lms"]],
+    },
+    "order": {
+        _ORDER: [0, -1, 65, 10**30],
+        "shape": [3],
+        _WRONG_TYPE: [True, 2.0, "2", None],
+    },
+    "form": {_NO_FORM: ["velocity", "", "\u2028\n" * 9000], "hash": ["data"], _WRONG_TYPE: [None]},
+    "ending": {"contradict": [0.5, -1e-300], _WRONG_TYPE: [None, False, "0", [0.0]]},
+}
+_ABOUT_VALUES: dict[str, list[tuple[str, object]]] = {
+    "not text": [("name", 5), ("name", None), ("notes", ["x"])],
+    "more than 100000 characters": [("notes", "x" * 100_001), ("k" * 100_001, 1)],
+    "not an object": [("model", "sd15"), ("scores", []), ("training", 3)],
+    "pair of numbers": [
+        *(("cfg", v) for v in (7.5, [1], ["1", "2"], [True, False], {"0": 1, "1": 2})),
+        *(("resolution", v) for v in ([512, -512], [10**9, 1])),
+    ],
+    "more than 64 bits": [("scores", {"3": {"rmse": 10**400}}), ("added", [-(2**64)])],
+    "thumbnail": [
+        *(("thumbnail", v) for v in ("", "https://example.org/spy.png")),
+        ("thumbnail", "data:image/svg+xml;base64,PHN2Zz4="),
+        ("thumbnail", "data:text/html;base64,PGI+"),
+        ("thumbnail", "data:image/png;base64,AAAA\n"),
+        ("thumbnail", 'data:image/png;base64,AA"onerror=alert(1)'),
+    ],
+    "hash": [("added", 1), ("name", "Another")],
 }
 
 
-def typical():
-    """One file of every kind that people may meet; the fault is what every place must show."""
-    files = {case.name: case.data for case in malformed()}
-    return [Malformed(kind, files[name], fault) for kind, (name, fault) in TYPICAL.items()]
+def _wrong_manifests() -> Iterator[Case]:
+    """Files whose manifest contradicts the format or the tensors."""
+    for value in (2, 0, -1, int("9" * 4000)):
+        yield f"format {value}"[:20], manifest_field("format", value), f"format {value}"[:15]
+    for value in ("1", True, 1.0):
+        yield f"format {value!r}", manifest_field("format", value), "no format number"
+    for key in ("format", "space", "tables", "about", "sha256"):
+        data = edited(lambda draft, key=key: draft.manifest.pop(key))
+        yield f"no {key}", data, "'s4s' entry"
+        yield f"{key} null", manifest_field(key, None), "'s4s' entry"
+    yield "extra entry", manifest_field("extra", 1), "must contain exactly format"
+    for digest in ("0" * 64, "", Draft().manifest["sha256"].upper()):
+        yield f"hash {digest[:9]}", manifest_field("sha256", digest), "do not match its hash"
+    for space in ("vp", "\x1b[2J\r\n" * 5000):
+        yield f"space {space!r}", manifest_field("space", space), "Unknown space"
+    yield "another space", manifest_field("space", "flow"), ""
+    tables = Draft().manifest["tables"]
+    for other in ({}, {"5": {}}, {"03": {}}, {**tables, "9": tables["3"]}, {"3": tables["3"]}):
+        yield f"tables {list(other)}", manifest_field("tables", other), "different NFEs"
+    yield "table a list", manifest_field("tables", {**tables, "3": []}), "NFE 3 is incomplete"
+    yield "table with more", table_field("extra", 1), "NFE 3 is incomplete"
+    for key, faults in _TABLE_VALUES.items():
+        data = edited(lambda draft, key=key: draft.manifest["tables"]["3"].pop(key))
+        yield f"table without {key}", data, "incomplete"
+        for fault, values in faults.items():
+            for value in values:
+                yield f"{key} {value!r}", table_field(key, value), fault
+    for fault, pairs in _ABOUT_VALUES.items():
+        for key, value in pairs:
+            yield f"about {key[:9]} {str(value)[:40]!r}", about_field(key, value), fault
 
 
-def picture_bomb():
-    """The data URI of a PNG of some 40 bytes that claims to be a picture of 14 GB."""
+def _wrong_numbers() -> Iterator[Case]:
+    """Tensors with invalid values; the hash is wrong too, but validity is checked first."""
+    b, sigmas, calls = "nfe3/b", "nfe3/sigmas", "nfe3/call_sigmas"
+    for fault, numbers in {
+        "must be finite": [
+            *((sigmas, 1, NAN), (sigmas, 0, INFINITY), (calls, 0, NAN)),
+            *((b, 0, NAN), (b, 3, -INFINITY)),
+        ],
+        "strictly decreasing": [(sigmas, 2, 50.0), (sigmas, 1, 80.0)],
+        "sigmas must be >= 0": [(sigmas, 3, -1.0)],
+        "contradict": [(sigmas, 3, 1e-9)],
+        "call_sigmas must be > 0": [(calls, 2, 0.0), (calls, 2, -0.0), (calls, 1, -2.0)],
+        "does not exist": [
+            *((b, 1, 1e-300), ("nfe2/a", 2, 1.0), ("nfe4/a", 3, 1.0), ("nfe4/a", 1, 1.0)),
+            ("nfe5/b", 5, 1.0),
+        ],
+        "do not match its hash": [(b, 0, 1.0 + 2**-52), (b, 1, -0.0)],
+    }.items():
+        for number in numbers:
+            yield number, edited(lambda draft, number=number: draft.put(*number)), fault
+
+
+_GROUPS = (
+    _foreign_files,
+    _broken_headers,
+    _wrong_tensors,
+    _wrong_metadata,
+    _wrong_manifests,
+    _wrong_numbers,
+)
+
+
+def malformed() -> list[Malformed]:
+    """Return every file of the corpus."""
+    cases = [case for group in _GROUPS for case in group()]
+    return [
+        Malformed(f"{number}-{''.join(c if c.isalnum() else '-' for c in str(name)[:30])}", *rest)
+        for number, (name, *rest) in enumerate(cases)
+    ]
+
+
+def typical() -> list[Malformed]:
+    """Return one file of every kind that people may meet; every front end must show its fault."""
+    named = {name: data for name, data, _ in _foreign_files()}
+    text, blob = Draft().text().encode(), Draft().blob
+    cases = {
+        "from the future": (manifest_field("format", 2), "format 2"),
+        "unknown family": (table_field("family", "rk"), "Unknown family"),
+        "another family": (table_field("family", "pc"), "exactly"),
+        "bad utf8": (assemble(text.replace(b"nfe3/b", b"nfe3/\xff"), blob), "utf-8"),
+        "huge text": (about_field("notes", "x" * 100_001), "more than 100000 characters"),
+        "hostile text": (table_field("family", HOSTILE), "Unknown family"),
+        "deep json": (assemble("[" * 100_000, blob), DEEP),
+        "claims gigabytes": (struct.pack("<Q", 1 << 32) + text + blob, "too large"),
+        "claims a huge tensor": (tensor_field("shape", [1 << 63, 2]), ""),
+        "too large": (named["a megabyte more"], "1 MB"),
+        "zip": (named["zip"], TRUNCATED),
+        "pickle": (named["pickle"], TRUNCATED),
+    }
+    return [Malformed(name.replace(" ", "-"), *case) for name, case in cases.items()]
+
+
+def picture_bomb() -> str:
+    """Return the data URI of a PNG of about 40 bytes that claims to be an image of 14 GB."""
     chunk = b"IHDR" + struct.pack(">IIBBBBB", 60_000, 60_000, 8, 6, 0, 0, 0)
     data = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk
     data += struct.pack(">I", zlib.crc32(chunk))
@@ -482,56 +387,29 @@ def picture_bomb():
 
 # Mutants -----------------------------------------------------------------------------------------
 
-_ODD_VALUES = (
-    None,
-    True,
-    False,
-    0,
-    1,
-    -1,
-    2,
-    3,
-    1 << 31,
-    1 << 63,
-    1e308,
-    0.5,
-    "",
-    "1",
-    "lms",
-    "pc",
-    "ss",
-    "noise",
-    "data",
-    "ve",
-    "flow",
-    "F64",
-    "\0",
-    [],
-    {},
-    [0],
-    [1, 2],
-    {"x": 1},
-    "x" * 1000,
-)
+_ODD_VALUES = [
+    *(None, True, False, 0, 1, -1, 2, 3, 1 << 31, 1 << 63, 1e308, 0.5, "", "1", "lms", "pc", "ss"),
+    *("noise", "data", "ve", "flow", "F64", "\0", [], {}, [0], [1, 2], {"x": 1}, "x" * 1000),
+]
 
 
-def _nodes(value, found):
-    """Every (container, key) inside a JSON value."""
+def _nodes(value, places):
+    """Collect every (container, key) inside a JSON value."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
-        found.append((value, key))
+        places.append((value, key))
         if isinstance(item, dict | list):
-            _nodes(item, found)
-    return found
+            _nodes(item, places)
+    return places
 
 
-def _edit_json(random, value):
+def _edit_json(generator, value):
     """Replace, remove, copy, swap or rename something inside a JSON object, in place."""
     nodes = _nodes(value, [])
-    (where, key), (other, name) = random.choice(nodes), random.choice(nodes)
-    action = random.randrange(6)
+    (where, key), (other, name) = generator.choice(nodes), generator.choice(nodes)
+    action = generator.randrange(6)
     if action == 0:
-        where[key] = copy.deepcopy(random.choice(_ODD_VALUES))
+        where[key] = copy.deepcopy(generator.choice(_ODD_VALUES))
     elif action == 1:
         del where[key]
     elif action == 2:
@@ -541,45 +419,45 @@ def _edit_json(random, value):
     elif action == 4 and isinstance(where, dict):
         where[str(name)] = where.pop(key)
     elif isinstance(where[key], int | float):
-        where[key] += random.choice((-8, -1, 1, 8, 0.5, 1e-16))
+        where[key] += generator.choice((-8, -1, 1, 8, 0.5, 1e-16))
 
 
-def _by_json(random, data):
+def _by_json(generator, data):
     draft = Draft(data)
-    for _ in range(random.choice((1, 1, 1, 2, 4))):
-        target = draft.statement if random.random() < 0.5 else draft.header
+    for _ in range(generator.choice((1, 1, 1, 2, 4))):
+        target = draft.manifest if generator.random() < 0.5 else draft.header
         if target:
-            _edit_json(random, target)
+            _edit_json(generator, target)
     try:
         text = draft.text()
-    except (KeyError, TypeError):  # the edit removed the place of the statement
+    except (KeyError, TypeError):  # the edit removed the manifest
         text = json.dumps(draft.header)
     return assemble(text, draft.blob)
 
 
-def _by_bytes(random, data):
+def _by_bytes(generator, data):
     data = bytearray(data)
-    for _ in range(random.choice((1, 1, 1, 2, 8))):
-        at, action = random.randrange(len(data)), random.randrange(7)
-        size = random.choice((1, 1, 2, 8, 40))
+    for _ in range(generator.choice((1, 1, 1, 2, 8))):
+        at, action = generator.randrange(len(data)), generator.randrange(7)
+        size = generator.choice((1, 1, 2, 8, 40))
         if action <= 1:
-            data[at] ^= 1 << random.randrange(8)
+            data[at] ^= 1 << generator.randrange(8)
         elif action == 2:
-            data[at] = random.randrange(256)
+            data[at] = generator.randrange(256)
         elif action == 3:
-            data[at:at] = random.randbytes(size)
+            data[at:at] = generator.randbytes(size)
         elif action == 4 and len(data) > 2 * size:
             del data[at : at + size]
         elif action == 5:
-            other = random.randrange(len(data))
+            other = generator.randrange(len(data))
             here, there = data[at : at + size], data[other : other + size]
             if len(here) == len(there) and abs(at - other) >= size:
                 data[at : at + size], data[other : other + size] = there, here
         else:
-            data[at : at + size] = random.choice((b"\0", b"\xff", b" ", b'"', b"9")) * size
+            data[at : at + size] = generator.choice((b"\0", b"\xff", b" ", b'"', b"9")) * size
     return bytes(data)
 
 
-def mutant(random, data):
-    """`data` damaged in one of many ways; now and then only in spelling."""
-    return (_by_json if random.random() < 0.4 else _by_bytes)(random, data)
+def mutant(generator, data):
+    """Return `data` damaged in one of many ways; sometimes only the spelling changes."""
+    return (_by_json if generator.random() < 0.4 else _by_bytes)(generator, data)

@@ -1,4 +1,4 @@
-"""Valid packs whose numbers are hard to show."""
+"""Valid packs with numbers that are hard to display."""
 
 from s4s_core.table import SolverPack, SolverTable
 
@@ -10,11 +10,11 @@ EXTREMES = (
     [1.7e308, 1.0, 5e-324],
     [1.0000000000000002, 1.0],
 )
-"""Noise levels that a valid file may hold, and that are hard to draw."""
+"""Valid noise levels that are hard to plot."""
 
 
 def extreme_pack(sigmas):
-    """A valid pack with these nodes and coefficients of the same sizes."""
+    """Return a valid pack with these nodes and coefficients of the same magnitudes."""
     calls = len(sigmas) - 1
     b = [[(-1) ** i * sigmas[i]] for i in range(calls)]
     return SolverPack.of(SolverTable("lms", 1, "noise", "ve", sigmas, sigmas[:-1], {"b": b}))

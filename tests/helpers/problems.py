@@ -1,4 +1,4 @@
-"""The one catalogue of analytic problems: Gaussian mixtures and the truth of their ODE."""
+"""Analytic problems: Gaussian mixtures and the exact solutions of their ODEs."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -9,7 +9,7 @@ from scipy.integrate import solve_ivp
 from s4s_core.mixture import GaussianMixture
 from s4s_core.names import FORMS, SPACES
 
-# Every (space, form) pair there is, and those of the exponential rules.
+# Every (space, form) pair, and those of the exponential rules.
 SPACE_FORMS = [(space, form) for space in SPACES for form in FORMS[space]]
 EXPONENTIAL = [(space, form) for space, form in SPACE_FORMS if form != "velocity"]
 
@@ -27,13 +27,13 @@ class Problem:
 
     @property
     def x(self):
-        """Four samples at the starting level; the same ones every time."""
+        """Four samples at the starting level, always the same."""
         generator = torch.Generator().manual_seed(5)
         noise = torch.randn(4, *self.model.shape, generator=generator, dtype=torch.float64)
         return self.start * noise
 
     def nodes(self, n, spacing="smooth"):
-        """n + 1 nodes: `smooth`, uniform neither in sigma nor in lambda, or `uniform` in sigma."""
+        """Return n + 1 nodes: `uniform` in sigma, or `smooth`, uniform in neither variable."""
         if spacing == "uniform":
             return torch.linspace(self.start, self.end, n + 1, dtype=torch.float64)
         ends = torch.tensor([self.start, self.end], dtype=torch.float64)
@@ -45,17 +45,17 @@ class Problem:
         return nodes
 
     def truth(self, sigmas):
-        """The exact solution from x at a list of noise levels, float64 [len, batch, ...]."""
+        """Return the exact solution from x at some noise levels, float64 [len, batch, ...]."""
         return torch.stack([_truth(self.name, float(sigma)) for sigma in sigmas])
 
     def denoise(self, x, sigma):
-        """The exact denoiser at one noise level."""
+        """Call the exact denoiser at one noise level."""
         return self.model.denoise(x, x.new_full((len(x),), float(sigma)))
 
 
 @cache
 def _truth(name, sigma):
-    """DOP853 at 1e-12; in both spaces dx/dsigma = (x - x0) / sigma."""
+    """Integrate with DOP853 at 1e-12; in both spaces dx/dsigma = (x - x0) / sigma."""
     problem = PROBLEMS[name]
     x = problem.x
 
@@ -72,15 +72,15 @@ def _truth(name, sigma):
 
 
 def mixture(space, shape=(2,), seed=1, dtype=torch.float64):
-    """Three well separated components."""
+    """Return a mixture of three well separated components."""
     model = GaussianMixture.random(3, shape, seed=seed, spread=2.0, scale=0.5, space=space)
     model.means = model.means.to(dtype)
     return model
 
 
 # Chosen by search so that every method is in its asymptotic regime at N = 256 .. 512. On most other
-# mixtures the methods whose h^2 error is tiny (iPNDM-3, 3M) still show 1.4 to 1.9 there, and reach
-# 1.95 to 1.99 only at N = 4096.
+# mixtures, methods with a tiny h^2 error (iPNDM-3, 3M) still show orders of 1.4 to 1.9 there and
+# reach 1.95 to 1.99 only at N = 4096.
 PROBLEMS = {
     "ve": Problem("ve", mixture("ve", seed=1), start=4.0, end=1.0),
     "flow": Problem("flow", mixture("flow", seed=6), start=0.8, end=0.2),

@@ -135,7 +135,7 @@ def test_no_seed_draws_the_noise_of_training(capsys, tmp_path, monkeypatch, comm
 def test_a_table_that_the_file_lacks_is_refused_before_a_model_is_opened(capsys, monkeypatch):
     monkeypatch.setattr("trainer.models.open_model", lambda choice: pytest.fail("it was opened"))
     code, _, err = run(capsys, "compare", "--nfe", "3,99")
-    assert code == 1 and "no table for 99 steps" in err
+    assert code == 1 and "no table for 99 steps. Choose one of 3" in err
 
 
 def test_pictures_that_cannot_be_saved_are_an_error(capsys, tmp_path):
@@ -166,7 +166,7 @@ def test_compare_needs_no_pictures(capsys, trained, tmp_path, monkeypatch):
     assert code == 0 and "5 NFE" in text and "of the best classical" in text
     assert not list(tmp_path.iterdir())
     code, text, err = run(capsys, *compare[:-1], "7")
-    assert code == 1 and "no table for 7 steps" in err
+    assert code == 1 and "no table for 7 steps. Choose one of 4, 5" in err
 
 
 @needs_demo

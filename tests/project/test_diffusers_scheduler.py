@@ -10,7 +10,7 @@ from problems import PROBLEMS
 
 from s4s_core import classical_table, fit, sample, save_solver, schedule
 from s4s_core.errors import HostError, ModelError, S4SError, SolverFileError, TableError
-from s4s_core.sampling import Cursor, advance, call_sigmas, compiled, evaluate
+from s4s_core.sampling import Cursor, advance, compiled, evaluate, sigma_vectors
 from s4s_core.spaces import DiscreteTimes
 from s4s_core.table import SolverPack
 from s4s_core.teacher import default_teacher
@@ -124,7 +124,7 @@ def test_what_a_pipeline_changes_is_gone_on_from(case):
     x = problem.x / problem.x.std() * table.sigmas[0]
     result = drive(scheduler, problem, x, change=lambda call, x: x / 2 if call == 3 else x)
     program, cursor = compiled(table), Cursor(x, x)
-    for call, sigma in enumerate(call_sigmas(program, x)):
+    for call, sigma in enumerate(sigma_vectors(program, x)):
         cursor, _ = evaluate(program, call, cursor, problem.model.denoise, sigma)
         cursor = advance(program, call, cursor)
         if call == 3:
@@ -225,7 +225,7 @@ def test_image_to_image(opened, tmp_path):
 def test_times_are_continuous(tmp_path):
     times = DiscreteTimes.scaled_linear()
     nodes = torch.cat([times.sigma(torch.tensor([999.0, 812.4, 100.7])), torch.zeros(1)]).double()
-    solver = written(tmp_path / "s.safetensors", classical_table("euler", nodes))
+    solver = written(tmp_path / "s.safetensors", classical_table("euler", nodes, space="ve"))
     scheduler = S4SScheduler(solver=solver, **tiny.BETAS)
     assert torch.allclose(scheduler.timesteps, torch.tensor([999.0, 812.4, 100.7]), atol=1e-2)
     assert scheduler.init_noise_sigma == pytest.approx(times.sigma_max)
@@ -251,13 +251,13 @@ def test_a_solver_for_other_models_is_refused(kind, wrong, two, folders):
 def test_sentences(two, tmp_path, monkeypatch):
     monkeypatch.setenv("S4S_SOLVERS", str(tmp_path))
     scheduler = S4SScheduler(solver="ve.safetensors", **tiny.BETAS)
-    with pytest.raises(TableError, match="no table for 7 steps"):
+    with pytest.raises(TableError, match="no table for 7 steps. Choose one of 4"):
         scheduler.set_timesteps(7)
     with pytest.raises(SolverFileError, match="no solver file 'nothing.safetensors'"):
         S4SScheduler(solver="nothing.safetensors")
     with pytest.raises(ModelError, match="predict 'magic'"):
         S4SScheduler(solver=two[0], prediction_type="magic")
-    heun = classical_table("heun", torch.tensor([14.6, 1.0, 0.1, 0.0]), order=2)
+    heun = classical_table("heun", torch.tensor([14.6, 1.0, 0.1, 0.0]), space="ve")
     scheduler = S4SScheduler(solver=written(tmp_path / "heun.safetensors", heun), **tiny.BETAS)
     scheduler.set_begin_index(1)
     with pytest.raises(S4SError, match="must begin at a multiple of 2 calls, not at 1"):

@@ -19,7 +19,7 @@ def test_a_checkout_names_the_running_python_and_its_own_list(name):
     file = ROOT / "requirements" / f"{name}.txt"
     assert file.is_file()
     line = [sys.executable, "-m", "pip", "install", "-r", str(file)]
-    assert extras.install_line(name) == errors.typed(line)
+    assert extras.install_line(name) == errors.shell_line(line)
 
 
 def test_a_wheel_names_its_extra(monkeypatch, tmp_path):
@@ -30,7 +30,7 @@ def test_a_wheel_names_its_extra(monkeypatch, tmp_path):
 @pytest.mark.parametrize("platform", ["linux", "win32"])
 def test_spaces_are_quoted(monkeypatch, platform):
     monkeypatch.setattr(sys, "platform", platform)
-    line = errors.typed(["/my apps/python", "-m", Path("x")])
+    line = errors.shell_line(["/my apps/python", "-m", Path("x")])
     assert shlex.split(line) == ["/my apps/python", "-m", "x"]
     assert line.startswith('"' if platform == "win32" else "'")
 

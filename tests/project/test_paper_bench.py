@@ -112,7 +112,7 @@ def test_a_ledger_carries_results_to_another_machine(tmp_path, monkeypatch):
 
 def test_tables_survive_json():
     for name, order in (("ipndm", 3), ("unipc-bh2", 2), ("dpm-solver", 2)):
-        table = classical_table(name, [9.0, 3.0, 1.0, 0.1], order)
+        table = classical_table(name, [9.0, 3.0, 1.0, 0.1], order, "ve")
         assert table_from(json.loads(json.dumps(table_data(table)))) == table
 
 
@@ -136,7 +136,9 @@ def test_the_plan_holds_every_table_of_the_issue():
             assert seeds == {0, 1, 2}, (method, cfg)
     for cell in plans.rivals(plan.base, 1, (0,), 5, 1.0):
         if cell.method == "gs":  # coefficients of theory at the current times: they must follow
-            tables = [classical_table(cell.solver, [9.0, s, 1.0, 0.1], cell.order) for s in (3, 4)]
+            tables = [
+                classical_table(cell.solver, [9.0, s, 1.0, 0.1], cell.order, "ve") for s in (3, 4)
+            ]
             assert not np.allclose(*(table.coefficients["b"] for table in tables))
         assert cell.solver == "auto" or cell.method in ("gs", "dpm-v3")
     assert {c.cfg for c in cells} == set(plans.GUIDANCE)
@@ -186,7 +188,7 @@ def test_dpm_v3_contains_the_exponential_rules(model, l, s, form):  # noqa: E741
     nodes = schedule("edm", 5, model, model.sigma_min)
     grid = Grid("ve", form, nodes, exponential=True)
     rows = [grid.weights(i, min(3, i + 1, 5 - i), ahead=True) for i in range(4)]
-    rule = classical_table("exp-lagrange", nodes, 3, form=form, lower_order_final=True)
+    rule = classical_table("exp-lagrange", nodes, 3, "ve", form=form, lower_order_final=True)
     arrays = {"b": rule.coefficients["b"], "a": stack_rows(rows, 4).numpy()}
     table = SolverTable("pc", 3, form, "ve", nodes.numpy(), nodes[:-1].numpy(), arrays)
     x = draw_noise(model, 4, 1)[0].double()
@@ -227,14 +229,16 @@ def test_dpm_v3_beats_unipc_on_the_mixture(model):
     statistics = dpm_v3.measure(model, 6000, seed=2)
     nodes = schedule("edm", 5, model, model.sigma_min)
     x, _ = draw_noise(model, 32, 3)
-    truth = sample(model.denoise, x, classical_table("unipc-bh2", schedule("edm", 40, model), 3))
+    truth = sample(
+        model.denoise, x, classical_table("unipc-bh2", schedule("edm", 40, model), 3, "ve")
+    )
     ours = dpm_v3.Solver(statistics, nodes, 3).run(model.denoise, x)
-    theirs = sample(model.denoise, x, classical_table("unipc-bh2", nodes, 3))
+    theirs = sample(model.denoise, x, classical_table("unipc-bh2", nodes, 3, "ve"))
     assert (ours - truth).norm() < 0.7 * (theirs - truth).norm()
 
 
 def test_a_table_of_maximal_order_is_the_same_solver(model):
-    table = classical_table("ipndm", schedule("edm", 5, model), 2)
+    table = classical_table("ipndm", schedule("edm", 5, model), 2, "ve")
     wide = rivals.of_maximal_order(table)
     x, _ = draw_noise(model, 2, 1)
     assert wide.order == 5
@@ -242,12 +246,12 @@ def test_a_table_of_maximal_order_is_the_same_solver(model):
 
 
 def test_trajectory_matching_is_near_the_exact_trajectory_at_every_node(model):
-    table = classical_table("ipndm", schedule("edm", 5, model), 3)
+    table = classical_table("ipndm", schedule("edm", 5, model), 3, "ve")
     found, calls = rivals.trajectory(model, table, 2000, seed=1)
     assert calls <= 2000 and found.sigmas.tolist() == table.sigmas.tolist()
     x, cond = draw_noise(model, 32, 2)
     fine = rivals._refined(torch.tensor(table.sigmas), 100, model.sigma_min)
-    exact = classical_table("dpmpp", fine, 2)
+    exact = classical_table("dpmpp", fine, 2, "ve")
     truth, before, after = (
         rivals._states(model, each, x, cond)[0] for each in (exact, table, found)
     )
@@ -260,11 +264,11 @@ def test_gs_starts_as_theory_and_moves_it_with_the_times(model):
     nodes = schedule("edm", 4, model)
     student = rivals.GeneralizedSolver(model, "dpmpp", 3, nodes)
     table = student.table(student.logits, student.offsets)
-    start = rivals.of_maximal_order(classical_table("dpmpp", nodes, 3))
+    start = rivals.of_maximal_order(classical_table("dpmpp", nodes, 3, "ve"))
     assert np.allclose(table.sigmas, start.sigmas)
     assert np.allclose(table.coefficients["b"], start.coefficients["b"])
     moved = student.table(student.logits.detach() + torch.tensor([0.3, 0, 0, 0]), student.offsets)
-    theory = rivals.of_maximal_order(classical_table("dpmpp", moved.sigmas.copy(), 3))
+    theory = rivals.of_maximal_order(classical_table("dpmpp", moved.sigmas.copy(), 3, "ve"))
     assert moved.sigmas[1] < table.sigmas[1]
     assert np.allclose(moved.coefficients["b"], theory.coefficients["b"])
     assert moved.sigmas[0] == 80.0 and moved.sigmas[-1] == 0.0

@@ -153,7 +153,7 @@ def test_phases_alternate_and_share_one_radius():
 @pytest.mark.parametrize("nfe", [1, 2, 3, 5, 8])
 def test_the_radius_is_ld3s_at_the_count_of_lms_3(nfe):
     model = small()
-    table = classical_table("ipndm", torch.linspace(80, 0, nfe + 1), 3)
+    table = classical_table("ipndm", torch.linspace(80, 0, nfe + 1), 3, "ve")
     count = coefficient_basis(table).shape[1]
     assert radius(model, nfe, count) == pytest.approx(0.001 * 6 / nfe**2)
 

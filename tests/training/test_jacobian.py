@@ -89,7 +89,7 @@ def test_no_batch_exceeds_the_given_size():
 def test_what_the_design_promises_for_lms_3_at_5_calls():
     """12 coefficients cost 19 calls a sample, times the rest; the last row costs none."""
     model = small()
-    table = classical_table("ipndm", schedule("edm", 5, model), 3)
+    table = classical_table("ipndm", schedule("edm", 5, model), 3, model)
     limits = model.sigma_min, model.sigma_max
 
     def calls(central=False, **options):

@@ -43,7 +43,7 @@ def model():
 
 
 def table_of(model, nfe):
-    return classical_table("ipndm", schedule("edm", nfe, model), 3)
+    return classical_table("ipndm", schedule("edm", nfe, model), 3, model)
 
 
 def test_the_measure_sees_what_is_alive():

@@ -66,7 +66,7 @@ def test_times_alone_leave_coefficients_bit_for_bit(family, space):
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_counts_are_the_papers(nfe, order):
     """k (2N + 1 - k) / 2 for a multistep solver of order k (table:solver-types)."""
-    table = classical_table("ipndm", schedule("edm", nfe, small()), order)
+    table = classical_table("ipndm", schedule("edm", nfe, small()), order, "ve")
     count = coefficient_basis(table).shape[1]
     assert count == order * (2 * nfe + 1 - order) // 2
     assert (nfe, order) != (5, 3) or count == 12
@@ -88,7 +88,7 @@ def test_every_free_coefficient_moves_alone_and_no_other_does():
 
 
 def test_fixed_ties_rows_of_the_same_order():
-    table = classical_table("ipndm", schedule("edm", 6, small()), 3)
+    table = classical_table("ipndm", schedule("edm", 6, small()), 3, "ve")
     parameters = Parameters.of(table, LIMITS["ve"], times=False, fixed=True)
     assert parameters.count == 1 + 2 + 3
     change = parameters.at(moved(parameters.count)).coefficients["b"] - table.coefficients["b"]

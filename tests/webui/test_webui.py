@@ -231,7 +231,7 @@ def test_the_refiner_switches_by_the_calls_that_are_made(webui):
 
 @pytest.mark.parametrize("kind", HOSTS)
 def test_steps_that_the_file_lacks_are_refused(webui, kind):
-    with pytest.raises(HostError, match="no table for 6 steps: set steps to one of 4, 5, 8"):
+    with pytest.raises(HostError, match="no table for 6 steps. Set steps to one of 4, 5, 8"):
         webui(kind).generate(Job(6))
 
 

@@ -48,7 +48,7 @@ def _s4s_loop(name: str, order: int, nodes: Any) -> Loop:
     steps = STEPS // order if name == "dpm-solver" else STEPS
     if steps != STEPS:
         nodes = schedule("logsnr", steps, MODEL)
-    table = classical_table(name, nodes, order=order)
+    table = classical_table(name, nodes, order=order, space=MODEL)
     return lambda x: sample(_null_model, x, table)
 
 

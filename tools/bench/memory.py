@@ -87,7 +87,8 @@ class SmallConv:
         """Sample as a user does, with iPNDM on the EDM schedule."""
         with torch.inference_mode():
             x = torch.randn(batch, *self.shape) * self.sigma_max
-            return sample(self.denoise, x, classical_table("ipndm", schedule("edm", nfe, self)))
+            table = classical_table("ipndm", schedule("edm", nfe, self), space=self)
+            return sample(self.denoise, x, table)
 
 
 def memory_table() -> Table:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from s4s_core.app.folders import CHECKOUT, panel_packages
-from s4s_core.errors import S4SError, typed
+from s4s_core.errors import S4SError, shell_line
 from s4s_core.lock import Lock
 
 from ..extras import install_line, list_of
@@ -38,7 +38,7 @@ def provide_gradio(install: bool = False) -> None:
 def _advice() -> str:
     if not list_of("panel").is_file():  # a wheel: the user manages its environment
         return f"The panel needs gradio. Install it with: {install_line('panel')}"
-    line = typed([sys.executable, "-m", "trainer", "panel", "--install"])
+    line = shell_line([sys.executable, "-m", "trainer", "panel", "--install"])
     return (
         "The panel needs gradio. To download it into a separate folder, run this command in "
         f"{CHECKOUT}: {line}"

@@ -8,7 +8,7 @@ import gradio as gr
 from s4s_core.app.description import describe
 from s4s_core.app.folders import find_solver, publish, solver_files, solver_folders
 from s4s_core.errors import S4SError, SolverFileError
-from s4s_core.solver_file import checked_solver, dump_solver, load_unchanged, merge_packs
+from s4s_core.solver_file import dump_solver, load_solver_bytes, load_unchanged, merge_packs
 from s4s_core.table import SolverPack
 
 from . import markup
@@ -73,7 +73,7 @@ def add(data: Any) -> tuple[None, Any]:
     """Save an uploaded solver file; return updates of the upload and the list."""
     if not isinstance(data, bytes):
         raise SolverFileError("Choose a file to upload.")
-    pack = checked_solver(data, "This file")
+    pack = load_solver_bytes(data, "This file")
     path = publish(data, pack.metadata.get("name") or "solver")
     return None, _select(path.name)
 

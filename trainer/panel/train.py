@@ -140,7 +140,7 @@ def read_config(*values: Any) -> TrainConfig:
         raise ConfigError("Choose at least one step count.")
     try:
         nfes = tuple(int(n) for n in given["nfes"])
-        numbers = {key: int(given[key] or 0) for key in ("budget", "seed")}
+        numbers: dict[str, Any] = {key: int(given[key] or 0) for key in ("budget", "seed")}
         model = fields.model_choice(given)
     except (TypeError, ValueError) as error:
         raise ConfigError(
