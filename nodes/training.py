@@ -31,6 +31,7 @@ from ..s4s_core.app.comfyui import (
     pixels_per_latent,
 )
 from ..s4s_core.app.jobs import JobView
+from ..s4s_core.app.plan import CallPlan, event_message
 from ..s4s_core.app.progress import Throttle, TimeLeft
 from ..s4s_core.candidates import candidates
 from ..s4s_core.errors import TrainingError
@@ -40,6 +41,7 @@ from ..s4s_core.table import SolverPack, SolverTable
 from ..s4s_core.teacher import Pairs, draw_noise
 from ..s4s_core.training.fit import STATE_VERSION, Result, fit
 from ..s4s_core.training.memory import Batcher
+from ..s4s_core.training.settings import Settings
 from ..s4s_core.training.task import Event, Meter
 from . import notices
 from .session import HostTeacher, SessionModel, make_teacher, run_in_session
@@ -147,15 +149,17 @@ class TrainingRun:
         home = folders.data_home() / "comfyui"
         folder, previews = home / key, Previews(model, teacher)
         folder.mkdir(parents=True, exist_ok=True)
+        budget, seed = EFFORTS[self.effort], self.seed % _LARGEST_SEED
+        plan = CallPlan(Settings(nfes=self.nfes, seed=seed, budget=budget), teacher.nfe)
         with Lock(folder / LOCK) as lock:
             lock.take()
             remove_abandoned(home)
             result = fit(
                 model,
                 self.nfes,
-                seed=self.seed % _LARGEST_SEED,
-                budget=EFFORTS[self.effort],
-                callback=ProgressReporter(self.nfes, self.node, previews),
+                seed=seed,
+                budget=budget,
+                callback=ProgressReporter(plan, self.node, previews),
                 teacher=teacher,
                 state=folder / STATE,
                 cache=folder,
@@ -282,14 +286,14 @@ class Previews:
 class ProgressReporter:
     """A callback of `fit`: updates the progress bar, the preview and the page."""
 
-    def __init__(self, nfes: tuple[int, ...], node: str | None, previews: Previews) -> None:
-        self.nfes, self.node, self.previews = nfes, node, previews
+    def __init__(self, plan: CallPlan, node: str | None, previews: Previews) -> None:
+        self.plan, self.node, self.previews = plan, node, previews
         self.bar = comfy.utils.ProgressBar(_TICKS, node_id=node)
         self.time_left, self.throttle = TimeLeft(), Throttle()
         self.image: Image.Image | None = None
 
     def __call__(self, event: Event) -> None:
-        seconds = self.time_left.update(_share(event, self.nfes))
+        seconds = self.time_left.update(self.plan.share(event))
         if event.table is not None and self.throttle.ready():
             began = time.monotonic()
             self.image = self.previews.sheet(f"S4S, {event.nfe} calls, so far", event.table)
@@ -303,11 +307,11 @@ class ProgressReporter:
             id=JOB,
             name=f"Training at node {self.node}",
             model=model_family(self.previews.model.base),
-            nfes=list(self.nfes),
+            nfes=list(self.plan.fitting),
             status="running",
             progress=share,
             eta=seconds,
-            message=_message(event),
+            message=event_message(event),
             calls=event.calls,
         )
         image = self.image
@@ -315,19 +319,6 @@ class ProgressReporter:
         _send(_running, self.node, preview)
         shown = None if image is None else ("JPEG", image, _PREVIEW_SIZE)
         self.bar.update_absolute(int(share * _TICKS), _TICKS, shown)
-
-
-def _share(event: Event, nfes: tuple[int, ...]) -> float:
-    """Return the share of the run that is done; drawing the teacher's pairs counts a tenth."""
-    if event.nfe is None:
-        return 0.1 * event.step / max(event.total, 1)
-    return 0.1 + 0.9 * (nfes.index(event.nfe) + min(event.done, 1.0)) / len(nfes)
-
-
-def _message(event: Event) -> str:
-    if event.phase == "teacher":
-        return f"Rendering the teacher's images: {event.step}/{event.total}"
-    return f"{event.nfe} steps: error {event.validation:.4f}"
 
 
 def _send(view: JobView, node: str | None, preview: str | None) -> None:

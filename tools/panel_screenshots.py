@@ -23,7 +23,7 @@ from panels import Panel  # noqa: E402
 from PIL import Image  # noqa: E402
 
 from s4s_core.app.jobs import Job, list_jobs  # noqa: E402
-from trainer.pictures import save_png  # noqa: E402
+from s4s_core.app.pictures import save_png  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 TABS = ("Train", "Jobs", "Solvers", "Compare")
@@ -49,7 +49,7 @@ def prepare() -> tuple[Job, Job]:
         while (view := known[name].view()).status in ("queued", "running"):
             time.sleep(1)
         assert view.status == "done", view
-    if rendering.look(rendering.compare_home()) is None:
+    if rendering.rendering_state(rendering.compare_home()) is None:
         pack = load_solver(solver_files()["emoji 4 to 6.safetensors"])
         rendering.render(ModelChoice(), pack, rendering.compare_home(), 5, SEED, COUNT)
     return known["emoji 4 to 6"], queue_job(

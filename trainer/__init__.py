@@ -1,5 +1,5 @@
-"""The command line around `s4s_core`: train, sample, compare, inspect.
+"""The trainer around `s4s_core`: command line, jobs, panel and models.
 
-`python -m trainer` in a checkout; `s4s` where the wheel is installed (there as `s4s_trainer`, so
-imports within this package are relative).
+Run it as `python -m trainer` in a checkout, or as `s4s` where the wheel is installed. The wheel
+names this package s4s_trainer, so imports inside it are relative.
 """

@@ -1,56 +1,59 @@
-"""One table of commands, and what becomes of their errors.
+"""The command line: one table of commands, and exit codes for their errors.
 
-The command NAME is the module `commands/NAME.py`, with two functions:
-    add_arguments(parser)     declares its arguments; must not import anything heavy
+A command NAME is a module, commands/NAME.py unless MODULES names another one, with two functions:
+    add_arguments(parser)     adds its options; must not import anything heavy
     run(args) -> exit code    does the work
-Modules are imported only when their command is chosen, so that help is instant.
+Only the chosen command's module is imported, so that help is instant.
 """
 
 import argparse
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 
 from s4s_core import __version__
 from s4s_core.errors import S4SError
 
 COMMANDS = {
     "panel": "train, follow and compare solvers in a browser",
-    "train": "learn a solver for a model",
-    "jobs": "queue, watch, cancel, resume and delete training jobs",
-    "estimate": "measure how long a training will take, and its memory",
+    "train": "train a solver for a model",
+    "jobs": "queue, list, cancel, resume and delete training jobs",
+    "estimate": "measure the time and memory that a training run will take",
     "sample": "render pictures with a solver",
-    "compare": "compare a solver with its teacher and with classical solvers",
+    "compare": "compare a solver with its teacher and classical solvers",
     "render": "render teacher, classical solver and learned solver from the same noise",
-    "inspect": "show what is inside solver files",
-    "bench": "rerun a benchmark",
-    "queue": "work through the queued jobs (started by itself)",
+    "inspect": "show the contents of solver files",
+    "bench": "run a benchmark",
+    "queue": "run the queued jobs (started automatically)",
     "work": "train one queued job (started by the queue)",
 }
+MODULES = {"estimate": ".estimate", "queue": ".jobs.runner", "work": ".jobs.worker"}
 
 
-def build_parser(chosen):
-    """The parser of all commands; only the chosen one's arguments are filled in."""
-    parser = argparse.ArgumentParser(prog="s4s", description="Learn and use diffusion solvers.")
+def build_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """Return the parser of all commands, with the options of the chosen one only."""
+    parser = argparse.ArgumentParser(prog="s4s", description="Train and use diffusion solvers.")
     parser.add_argument("--version", action="version", version=f"s4s {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
         if name == chosen:
-            module = importlib.import_module(f".commands.{name}", __package__)
+            path = MODULES.get(name, f".commands.{name}")
+            module = importlib.import_module(path, __package__)
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     return parser
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 1 for an S4SError, 130 for Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
     if hasattr(sys.stdout, "reconfigure"):  # a Windows code page cannot show every name
         sys.stdout.reconfigure(errors="replace")
     args = build_parser(argv[0] if argv else None).parse_args(argv)
     try:
-        code = args.run(args)
+        code: int = args.run(args)
         sys.stdout.flush()
         return code
     except S4SError as error:
@@ -59,6 +62,6 @@ def main(argv=None):
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader (`| head`) has seen enough; Python flushes once more
+    except BrokenPipeError:  # the reader (`| head`) is gone; Python flushes once more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

@@ -1,185 +1,211 @@
 """Teacher, classical solvers and a learned solver on the same noise: errors and pictures."""
 
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from s4s_core import SolverPack, SolverTable
+from s4s_core.app.pictures import Row, save_png, sheet
 from s4s_core.candidates import candidates, squared_errors
 from s4s_core.errors import S4SError
 from s4s_core.hosting import mismatches, require_space
-from s4s_core.teacher import default_teacher, draw_noise, draw_pairs
+from s4s_core.teacher import Pairs, default_teacher, draw_pairs
 from s4s_core.training.memory import Batcher
 
 from .config import from_plain
-from .pictures import (
+from .models.contract import TrainerModel
+from .progress import ProgressLine
+from .results import (
     BATCH,
-    can_show,
-    grid,
+    FRESH_SEED,
     if_memory_allows,
-    pictures,
-    results,
-    save_png,
-    tiles,
+    makes_pictures,
+    sample_results,
+    to_pictures,
 )
-from .training import teacher_of
+from .training import named_teacher
 
-FRESH_SEED = 700_000_001
-"""Seeds of comparisons and samples lie far from those of training."""
-
-
-def fresh_noise(model, count, seed):
-    """(x, conditions) of `count` runs from noise that no training with a usual seed has seen."""
-    return draw_noise(model, count, FRESH_SEED + seed)
+Errors = dict[int, dict[str, float]]
+"""RMSE to the teacher by NFE and label."""
 
 
-def own_teacher(pack, model):
-    """The teacher that a pack says it has learned from, with its ending.
+def recorded_teacher(pack: SolverPack, model: TrainerModel) -> SolverTable:
+    """Return the teacher that a pack was trained on, with its ending.
 
-    The default one where it does not say, or not in a way that this version knows.
+    This is the default teacher if the metadata does not name one that this version knows.
     """
     try:
         config = from_plain(pack.metadata["config"])
-    except (KeyError, TypeError, ValueError, S4SError):  # a stranger's text, of any type
+    except (KeyError, TypeError, ValueError, S4SError):  # untrusted data of any type
         return default_teacher(model)
-    return teacher_of(config, model)
+    return named_teacher(config, model)
 
 
-def check_fit(pack, model):
-    """Sentences about what differs from the pack's training; HostError if it cannot run at all."""
+def check_fit(pack: SolverPack, model: TrainerModel) -> list[str]:
+    """Return warnings about differences from the pack's training; HostError if it cannot run."""
     require_space(pack, model.space)
     about = model.about
     known, cfg = about.get("model", {}), about.get("cfg", [None])
     width, height = about.get("resolution", (None, None))
-    return mismatches(
-        pack,
-        model_name=known.get("name"),
-        model_hash=known.get("hash"),
-        cfg=cfg[0],
-        width=width,
-        height=height,
+    return list(
+        mismatches(
+            pack,
+            model_name=known.get("name"),
+            model_hash=known.get("hash"),
+            cfg=cfg[0],
+            width=width,
+            height=height,
+        )
     )
 
 
 @dataclass
-class Row:
-    """One solver at one NFE: its table, and the squared error to the teacher of each pair."""
+class Score:
+    """One table with its squared error to the teacher on each pair."""
 
     label: str
-    table: object
+    table: SolverTable
     errors: torch.Tensor
 
     @property
-    def nfe(self):
+    def nfe(self) -> int:
         return self.table.nfe
 
     @property
-    def rmse(self):
+    def rmse(self) -> float:
         return float(self.errors.mean().sqrt())
 
 
 class Comparison:
-    """Fresh pairs of a model and its teacher, and whatever is compared on them.
+    """Scores tables on fresh pairs of a model and a teacher.
 
-    `progress` is a ProgressLine; a batch that memory does not hold is halved.
+    A batch that does not fit memory is halved.
     """
 
-    def __init__(self, model, progress, count=32, seed=0, teacher=None):
-        self.model, self.progress, self.workers = model, progress, Batcher(BATCH)
-        self.teacher = teacher or default_teacher(model)
-        tell = lambda done: progress.show(done / count, "teacher")  # noqa: E731
-        tell(0)
+    def __init__(
+        self,
+        model: TrainerModel,
+        progress: ProgressLine,
+        count: int = 32,
+        seed: int = 0,
+        teacher: SolverTable | None = None,
+    ) -> None:
+        self.model, self.progress, self._batcher = model, progress, Batcher(BATCH)
+        self.teacher = table = teacher or default_teacher(model)
+
+        def report(done: int) -> None:
+            progress.show(done / count, "teacher")
+
+        def draw(batch: int) -> Pairs:
+            return draw_pairs(model, table, count, FRESH_SEED + seed, batch, progress=report)
+
+        report(0)
         with torch.inference_mode():
-            self.pairs = self.workers.call(
-                lambda batch: draw_pairs(
-                    model, self.teacher, count, FRESH_SEED + seed, batch, progress=tell
-                )
-            )
+            self.pairs: Pairs = self._batcher.call(draw)
 
-    def row(self, label, table, pairs=None):
-        """The Row of a table on all pairs, or on some."""
+    def score(self, label: str, table: SolverTable, pairs: Pairs | None = None) -> Score:
+        """Score a table on some pairs, by default on all."""
         chosen, denoise = pairs or self.pairs, self.model.denoise
-        errors = self.workers.call(lambda batch: squared_errors(denoise, table, chosen, batch))
-        return Row(label, table, errors)
+        errors = self._batcher.call(lambda batch: squared_errors(denoise, table, chosen, batch))
+        return Score(label, table, errors)
 
-    def best_per_solver(self, nfe, tell):
-        """Each classical solver with the order and schedule that suit it best, best solver first.
+    def best_per_solver(self, nfe: int, report: Callable[[float, str], None]) -> list[Score]:
+        """Score each classical solver with its best order and schedule, the best solver first.
 
-        The choice is made on the first few pairs, the score on all of them. tell(share, label) is
-        called before each one that is tried.
+        Order and schedule are chosen on the first pairs, the score is on all of them.
+        report(share, label) is called before each trial.
         """
-        few, chosen = self.pairs[:8], {}
-        found = candidates(self.model, nfe, self.teacher.ending)
-        for number, candidate in enumerate(found):
-            tell(number / len(found), candidate.label)
-            row = self.row(candidate.label, candidate.table, few)
-            chosen.setdefault(candidate.solver, []).append(row)
-        winners = [min(tried, key=lambda row: row.rmse) for tried in chosen.values()]
-        rows = [self.row(winner.label, winner.table) for winner in winners]
-        return sorted(rows, key=lambda row: row.rmse)
+        first = self.pairs[:8]
+        trials: dict[str, list[Score]] = {}
+        tried = candidates(self.model, nfe, self.teacher.ending)
+        for number, candidate in enumerate(tried):
+            report(number / len(tried), candidate.label)
+            score = self.score(candidate.label, candidate.table, first)
+            trials.setdefault(candidate.solver, []).append(score)
+        best = [min(scores, key=lambda score: score.rmse) for scores in trials.values()]
+        scores = [self.score(each.label, each.table) for each in best]
+        return sorted(scores, key=lambda score: score.rmse)
 
-    def against_classical(self, pack, nfes):
-        """({nfe: {label: error}}, rows worth a look) of a pack and the classical solvers."""
-        errors, shown = {}, []
+    def against_classical(
+        self, pack: SolverPack, nfes: Sequence[int]
+    ) -> tuple[Errors, list[Score]]:
+        """Return the errors of a pack and the classical solvers, and the scores to draw."""
+        errors: Errors = {}
+        shown: list[Score] = []
         for number, nfe in enumerate(nfes):
 
-            def tell(share, label, number=number, nfe=nfe):
+            def report(share: float, label: str, number: int = number, nfe: int = nfe) -> None:
                 self.progress.show((number + share) / len(nfes), f"comparing at {nfe} NFE: {label}")
 
-            tell(0, "S4S")
-            ours, others = self.row("S4S", pack[nfe]), self.best_per_solver(nfe, tell)
-            errors[nfe] = {row.label: row.rmse for row in [ours, *others]}
+            report(0, "S4S")
+            ours, others = self.score("S4S", pack[nfe]), self.best_per_solver(nfe, report)
+            errors[nfe] = {score.label: score.rmse for score in [ours, *others]}
             shown += [others[0], ours]
         return errors, shown
 
-    def save_picture(self, rows, path):
-        """Save the grid of teacher and rows; the path, or None where there is nothing to see.
+    def save_picture(self, scores: Sequence[Score], path: str | os.PathLike[str]) -> str | None:
+        """Save a sheet of the teacher and the scored tables; return its path.
 
-        It shows the pairs on which the rows' errors differ most, whichever of them is better there:
-        on most of the others no eye can tell them apart.
+        It shows the pairs on which the errors differ most. Return None if the model makes no
+        pictures or memory does not suffice.
         """
-        return if_memory_allows(lambda: self._save_picture(rows, path))
+        return if_memory_allows(lambda: self._save_picture(scores, Path(path)))
 
-    def _save_picture(self, rows, path, count=10):
-        if not can_show(self.model):
+    def _save_picture(self, scores: Sequence[Score], path: Path, count: int = 10) -> str | None:
+        if not makes_pictures(self.model):
             return None
-        part = self.pairs[_telling(rows, count)]
-        shown = {f"teacher, {self.teacher.nfe} NFE": part.target}
-        for row in rows:
-            label = f"{row.label}, {row.nfe} NFE: {row.rmse:.3f}"
+        part = self.pairs[most_different(scores, count)]
+        results = {f"teacher, {self.teacher.nfe} NFE": part.target}
+        for score in scores:
+            label = f"{score.label}, {score.nfe} NFE: {score.rmse:.3f}"
             self.progress.show(1.0, f"drawing {label}")
-            shown[label] = results(self.model, row.table, part.x, part.cond, workers=self.workers)
-        rows = {label: tiles(pictures(self.model, x)) for label, x in shown.items()}
-        save_png(path, grid(rows))
+            results[label] = sample_results(
+                self.model, score.table, part.x, part.cond, batcher=self._batcher
+            )
+        save_png(path, sheet(list(picture_rows(self.model, results.items()))))
         return str(path)
 
 
-def _telling(rows, count):
-    """Indices, in order, of the pairs on which the errors of the rows are furthest apart."""
-    errors = torch.stack([row.errors.sqrt() for row in rows])
+def picture_rows(model: TrainerModel, results: Iterable[tuple[str, torch.Tensor]]) -> Iterable[Row]:
+    """Yield rows of a sheet from (title, results)."""
+    for title, x in results:
+        pictures = to_pictures(model, x)
+        if pictures is None:
+            raise S4SError(f"The model '{model.name}' makes no pictures. Choose another one.")
+        yield Row(title, pictures)
+
+
+def most_different(scores: Sequence[Score], count: int) -> torch.Tensor:
+    """Return the sorted indices of the pairs on which the errors are furthest apart."""
+    errors = torch.stack([score.errors.sqrt() for score in scores])
     apart = errors.amax(0) - errors.amin(0)
     return apart.topk(min(count, len(apart))).indices.sort().values
 
 
-def scores_as_errors(scores):
-    """Scores of a training on held-out noise as `against_classical` gives errors.
+def scores_as_errors(scores: Mapping[str, Mapping[str, Any]]) -> Errors:
+    """Convert a training's held-out scores to what `against_classical` returns.
 
-    Without a search for a start, no classical solver was scored.
+    Classical solvers are scored only if training searched for a start.
     """
-    errors = {int(nfe): {"S4S": score["rmse"]} for nfe, score in scores.items()}
-    for nfe, rows in errors.items():
+    errors: Errors = {int(nfe): {"S4S": score["rmse"]} for nfe, score in scores.items()}
+    for nfe, by_label in errors.items():
         score = scores[str(nfe)]
         if "classical" in score:
-            rows[score["classical_name"]] = score["classical"]
+            by_label[score["classical_name"]] = score["classical"]
     return errors
 
 
-def errors_text(errors):
-    """What `against_classical` found, for people."""
+def errors_text(errors: Errors) -> str:
+    """Format errors for people."""
     lines = ["Error to the teacher on fresh noise (RMSE):"]
-    for nfe, rows in errors.items():
-        best = min((error for label, error in rows.items() if label != "S4S"), default=None)
+    for nfe, by_label in errors.items():
+        best = min((error for label, error in by_label.items() if label != "S4S"), default=None)
         lines.append(f"  {nfe} NFE")
-        for label, error in rows.items():
+        for label, error in by_label.items():
             mark = f"  {error / best:.2f} of the best classical" if label == "S4S" and best else ""
             lines.append(f"    {label:<24} {error:.4f}{mark}")
     return "\n".join(lines)

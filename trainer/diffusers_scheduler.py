@@ -3,35 +3,45 @@
     pipe.scheduler = S4SScheduler.from_config(pipe.scheduler.config, solver="my.safetensors")
     pipe("a red fox", num_inference_steps=5)
 
-The steps pick the table: one model call each. The pipeline calls the network, so the core's loop
-is taken call by call: each `step` is the core's own `evaluate` and `advance`.
+The number of steps picks the table; each step is one model call. The pipeline calls the network, so
+each `step` runs one iteration of the core's loop (`evaluate` and `advance`).
 """
 
+import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from s4s_core.app.folders import find_solver
-from s4s_core.errors import HostError, ModelError
+from s4s_core.errors import HostError
 from s4s_core.hosting import require_space
 from s4s_core.sampling import Cursor, advance, compiled, evaluate
 from s4s_core.solver_file import load_solver, save_solver
 from s4s_core.spaces import alpha
 
 from .extras import import_extras
-from .models.prediction import PREDICTIONS, denoised, discrete_times, like, network_input
+from .models.prediction import (
+    check_prediction,
+    denoised,
+    discrete_times,
+    like,
+    network_input,
+)
 
 (diffusers,) = import_extras("diffusers")
 utils = diffusers.schedulers.scheduling_utils
+SchedulerMixin: Any = diffusers.SchedulerMixin
+ConfigMixin: Any = diffusers.ConfigMixin
 
 SAVED_AS = "solver.safetensors"
 
 
-class S4SScheduler(diffusers.SchedulerMixin, diffusers.ConfigMixin):
+class S4SScheduler(SchedulerMixin, ConfigMixin):
     """Runs the tables of a solver file in any text-to-image or image-to-image pipeline.
 
-    solver: a path, or the name of a file among your solvers. All else is the pipeline's own
-    configuration: how its network was trained to predict, and at which times. Samples are in the
+    solver: a path, or the name of a file in the solver folder. The other options are the
+    pipeline's configuration: what its network predicts, and at which times. Samples are in the
     core's scaling: x0 + sigma eps, or (1 - sigma) x0 + sigma eps for flow models.
     """
 
@@ -44,95 +54,114 @@ class S4SScheduler(diffusers.SchedulerMixin, diffusers.ConfigMixin):
     @diffusers.configuration_utils.register_to_config
     def __init__(
         self,
-        solver="",
-        num_train_timesteps=1000,
-        beta_start=0.0001,
-        beta_end=0.02,
-        beta_schedule="linear",
-        trained_betas=None,
-        prediction_type="epsilon",
-        rescale_betas_zero_snr=False,
-    ):
+        solver: str = "",
+        num_train_timesteps: int = 1000,
+        beta_start: float = 0.0001,
+        beta_end: float = 0.02,
+        beta_schedule: str = "linear",
+        trained_betas: list[float] | None = None,
+        prediction_type: str = "epsilon",
+        rescale_betas_zero_snr: bool = False,
+    ) -> None:
         self.pack = load_solver(solver if Path(solver).is_file() else find_solver(solver))
         self.prediction = prediction_type if self.pack.space == "ve" else "flow"
-        if self.prediction not in (*PREDICTIONS, "flow"):
-            raise ModelError(f"Networks that predict '{prediction_type}' are not known here.")
+        check_prediction(self.prediction)
         self.times = discrete_times(self.config) if self.pack.space == "ve" else None
         self.set_timesteps(self.pack.nfes[-1])
 
     # What pipelines read
 
     @property
-    def init_noise_sigma(self):
-        """What pipelines multiply unit noise by."""
+    def init_noise_sigma(self) -> float:
+        """The factor by which pipelines scale unit noise."""
         return float(self.table.sigmas[0])
 
     @property
-    def step_index(self):
+    def step_index(self) -> int | None:
         return self._step_index
 
     @property
-    def begin_index(self):
+    def begin_index(self) -> int | None:
         return self._begin_index
 
-    def __len__(self):
-        return self.config.num_train_timesteps
+    def __len__(self) -> int:
+        return int(self.config.num_train_timesteps)
 
     # What pipelines call
 
-    def set_timesteps(self, num_inference_steps=None, device=None, sigmas=None, mu=None):
-        """Choose the table of that many model calls.
+    def set_timesteps(
+        self,
+        num_inference_steps: int | None = None,
+        device: torch.device | str | None = None,
+        sigmas: Any = None,
+        mu: float | None = None,
+    ) -> None:
+        """Choose the table with that many model calls.
 
-        Some pipelines pass sigmas, of which only the number counts, and the shift `mu` of flow
-        models: the table has times of its own.
+        Some pipelines pass sigmas and, for flow models, the shift `mu`. Only the number of sigmas
+        is used: the table has its own times.
         """
         steps = num_inference_steps if sigmas is None else len(sigmas)
         if mu is not None:
             require_space(self.pack, "flow")
-        self.table = self.pack[steps]
+        self.table = self.pack[steps or 0]
         calls = torch.tensor(self.table.call_sigmas)
-        flow = self.times is None
-        times = self.config.num_train_timesteps * calls if flow else self.times.time(calls)
+        scale = self.config.num_train_timesteps
+        times = scale * calls if self.times is None else self.times.time(calls)
         self.timesteps = times.to(device=device, dtype=torch.float32)
         self.sigmas = torch.tensor(self.table.sigmas, dtype=torch.float32)
         self.num_inference_steps = steps
-        self._step_index = self._begin_index = self._cursor = None
+        self._step_index: int | None = None
+        self._begin_index: int | None = None
+        self._cursor: Cursor | None = None
         self._scaled = False
 
-    def set_begin_index(self, begin_index=0):
-        """Start at a later call: image-to-image."""
+    def set_begin_index(self, begin_index: int = 0) -> None:
+        """Start at a later call, for image-to-image."""
         self._begin_index = begin_index
 
-    def index_for_timestep(self, timestep):
-        """The call at a time of `timesteps`: the first that comes nearest."""
+    def index_for_timestep(self, timestep: float | torch.Tensor) -> int:
+        """Return the call whose time is nearest."""
         return int((self.timesteps - torch.as_tensor(timestep).to(self.timesteps)).abs().argmin())
 
-    def scale_model_input(self, sample, timestep=None):
-        """The sample as the network wants it; pipelines of flow models do not ask for this."""
+    def scale_model_input(
+        self, sample: torch.Tensor, timestep: float | torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return the network's input; pipelines of flow models do not call this."""
         require_space(self.pack, "ve")
         self._start(timestep)
         self._scaled = True
         return network_input("ve", sample, self._program.sigmas[self._call])
 
-    def step(self, model_output, timestep, sample, return_dict=True):
-        """The sample after one more model call."""
+    def step(
+        self,
+        model_output: torch.Tensor,
+        timestep: float | torch.Tensor,
+        sample: torch.Tensor,
+        return_dict: bool = True,
+    ) -> Any:
+        """Return the sample after one more model call."""
         if not self._scaled:
             require_space(self.pack, "flow")
         self._start(timestep)
         call = self._call
 
-        def denoise(point, sigma):
+        def denoise(
+            point: torch.Tensor, sigma: torch.Tensor, cond: object = None, /
+        ) -> torch.Tensor:
             return denoised(self.prediction, point, model_output.to(point.dtype), sigma)
 
         cursor = self._at(sample)
         cursor, _ = evaluate(self._program, call, cursor, denoise, self._program.sigmas[call])
         self._cursor = advance(self._program, call, cursor)
-        self._step_index, self._scaled = self._step_index + 1, False
+        self._step_index, self._scaled = self._first + call + 1, False
         result = self._cursor.point.to(sample.dtype)
         return utils.SchedulerOutput(prev_sample=result) if return_dict else (result,)
 
-    def add_noise(self, original_samples, noise, timesteps):
-        """Pictures noised to the level of the node that a run from `timesteps` starts at."""
+    def add_noise(
+        self, original_samples: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor
+    ) -> torch.Tensor:
+        """Noise pictures to the level of the node at which a run from `timesteps` starts."""
         levels = torch.tensor([self.table.sigmas[n] for n in self._nodes(timesteps)])
         scale, levels = (
             like(value, original_samples).to(original_samples)
@@ -140,36 +169,41 @@ class S4SScheduler(diffusers.SchedulerMixin, diffusers.ConfigMixin):
         )
         return scale * original_samples + levels * noise
 
-    def scale_noise(self, sample, timestep, noise=None):
-        """The same, as pipelines of flow models call it."""
+    def scale_noise(
+        self, sample: torch.Tensor, timestep: torch.Tensor, noise: torch.Tensor
+    ) -> torch.Tensor:
+        """Do what `add_noise` does; pipelines of flow models call it by this name."""
         return self.add_noise(sample, noise, timestep)
 
     # The run
 
     @property
-    def _call(self):
-        """Number of the next model call in the program, which begins where the run does."""
+    def _call(self) -> int:
+        """The index of the next model call in the program, which begins where the run does."""
+        assert self._step_index is not None
         return self._step_index - self._first
 
-    def _start(self, timestep):
-        """Begin a run at the call that the pipeline names, unless one is under way."""
+    def _start(self, timestep: float | torch.Tensor | None) -> None:
+        """Begin a run at the pipeline's timestep, unless one is under way."""
         if self._step_index is not None:
             return
         begin = self._begin_index
-        self._first = self.index_for_timestep(timestep) if begin is None else begin
+        if begin is None:
+            begin = 0 if timestep is None else self.index_for_timestep(timestep)
+        self._first = begin
         node, stage = divmod(self._first, self.table.nfe_per_step)
         if stage:
             raise HostError(
-                f"A run with this solver begins at a multiple of {self.table.nfe_per_step} calls, "
-                f"not at {self._first}: choose another strength."
+                f"A run with this solver must begin at a multiple of {self.table.nfe_per_step} "
+                f"calls, not at {self._first}. Choose another strength."
             )
         self._step_index, self._program = self._first, compiled(self.table, node)
 
-    def _at(self, sample):
-        """The cursor at the pipeline's sample.
+    def _at(self, sample: torch.Tensor) -> Cursor:
+        """Return the cursor at the pipeline's sample.
 
-        It goes on in float32 or better from its own state, unless the pipeline changed the sample
-        (inpainting does): then from that.
+        It continues in float32 or better from its own state, unless the pipeline has changed the
+        sample, as inpainting does.
         """
         x = sample.to(torch.promote_types(sample.dtype, torch.float32))
         if self._cursor is None:
@@ -179,8 +213,8 @@ class S4SScheduler(diffusers.SchedulerMixin, diffusers.ConfigMixin):
         accepted = self._program.moves[self._call - 1].accept
         return self._cursor._replace(point=x, state=x if accepted else self._cursor.state)
 
-    def _nodes(self, timesteps):
-        """Nodes for `add_noise`: of the run under way or about to start, otherwise of the times."""
+    def _nodes(self, timesteps: torch.Tensor) -> list[int]:
+        """Return the nodes for `add_noise`: those of the current run, or else of the times."""
         index = self._begin_index if self._step_index is None else self._step_index
         times = torch.atleast_1d(torch.as_tensor(timesteps))
         calls = [self.index_for_timestep(t) if index is None else index for t in times]
@@ -188,15 +222,25 @@ class S4SScheduler(diffusers.SchedulerMixin, diffusers.ConfigMixin):
 
     # Saving
 
-    def save_pretrained(self, save_directory, push_to_hub=False, **kwargs):
-        """The configuration, with a copy of the solver beside it."""
+    def save_pretrained(
+        self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
+    ) -> None:
+        """Save the configuration with a copy of the solver beside it."""
         Path(save_directory).mkdir(parents=True, exist_ok=True)
         save_solver(Path(save_directory) / SAVED_AS, self.pack)
         super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, subfolder=None, **kwargs):
-        """The scheduler of a folder that `save_pretrained` wrote, or of its part `subfolder`."""
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        subfolder: str | None = None,
+        **kwargs: Any,
+    ) -> "S4SScheduler":
+        """Load what `save_pretrained` wrote into a folder or its `subfolder`."""
         saved = Path(pretrained_model_name_or_path) / (subfolder or "") / SAVED_AS
         kwargs = {"solver": str(saved)} | kwargs
-        return super().from_pretrained(pretrained_model_name_or_path, subfolder, **kwargs)
+        loaded: S4SScheduler = super().from_pretrained(
+            pretrained_model_name_or_path, subfolder, **kwargs
+        )
+        return loaded

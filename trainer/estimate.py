@@ -1,7 +1,7 @@
-"""Before a training starts: is there room for it, how long will it take, how much memory?
+"""`estimate`: the time, memory and disk space that a training run will take.
 
-`estimate` runs a few model calls in a process of its own, so that the asking one keeps its memory
-and survives whatever happens. No torch is imported until something is measured.
+`estimate` makes a few model calls in another process, so that this one keeps its memory and
+survives whatever happens. torch is not imported until something is measured.
 """
 
 import json
@@ -10,67 +10,100 @@ import shutil
 import subprocess
 import tempfile
 import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from s4s_core.app.folders import jobs_home, solver_folders
-from s4s_core.app.processes import WINDOWS, trainer_command
-from s4s_core.errors import ConfigError, JobError, S4SError
+from s4s_core.app.processes import no_window, trainer_command
+from s4s_core.errors import ConfigError, JobError, ModelError, S4SError, TrainingError
 
-from .config import rooted, to_toml
+from .config import TrainConfig, rooted, to_toml
+
+if TYPE_CHECKING:
+    from s4s_core.app.plan import CallPlan
+
+    from .models.contract import TrainerModel
 
 ROOM = 64 << 20
-"""Bytes of disk that a job needs beside the teacher's results."""
+"""Bytes of disk space that a job needs besides the teacher's results."""
 
 LONGEST_CALL = 20.0
-"""Seconds: a batch that would take longer is not tried, but reckoned from a single sample."""
+"""Seconds: a batch that would take longer is extrapolated from a single sample."""
 
 REPEATS = 3
+OVERHEAD = 1.15
+"""Factor for pictures and for the loop itself."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    from .arguments import add_train_arguments
+
+    add_train_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the estimate as JSON")
+
+
+def run(args: Namespace) -> int:
+    from s4s_core.app.progress import duration
+
+    from .arguments import config_from_args
+
+    result = measure(config_from_args(args))
+    if args.json:
+        print(json.dumps(result.plain()))
+        return 0
+    print(f"At most {duration(result.seconds)}: {result.calls:,} model calls on {result.device}.")
+    print(f"Peak memory: about {size(result.memory_bytes)}.")
+    for warning in result.warnings:
+        print(warning)
+    return 0
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds and bytes that a training will take at most, the calls, and what speaks against it.
+    """What a training run will take at most, with warnings.
 
-    `memory_bytes` is the peak on the device that computes, the model included.
+    memory_bytes: the peak on the device that computes, including the model.
     """
 
     seconds: float
     memory_bytes: int
     calls: int
     device: str
-    warnings: tuple
+    warnings: tuple[str, ...]
 
-    def plain(self):
+    def plain(self) -> dict[str, Any]:
         return {**asdict(self), "warnings": list(self.warnings)}
 
 
-def estimate(config, seconds=900):
-    """The Estimate of a config, from a dry run in another process; S4SError says why there is none.
-
-    seconds: how long the dry run may take.
-    """
+def estimate(config: TrainConfig, seconds: float = 900) -> Estimate:
+    """Estimate a config by a dry run of at most `seconds` in another process."""
     with tempfile.TemporaryDirectory(prefix="s4s-") as folder:
         path = Path(folder) / "config.toml"
         path.write_text(to_toml(rooted(config)), encoding="utf-8", newline="\n")
-        line = trainer_command("estimate", "--config", path, "--json")
-        flags = {"creationflags": subprocess.CREATE_NO_WINDOW} if WINDOWS else {}
         try:
             done = subprocess.run(
-                line, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, **flags
+                trainer_command("estimate", "--config", path, "--json"),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=seconds,
+                creationflags=no_window(),
             )
         except subprocess.TimeoutExpired:
-            raise JobError(f"The dry run took more than {seconds} seconds.") from None
+            raise JobError(f"The dry run took more than {seconds:g} seconds.") from None
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
-        reason = said[-1].removeprefix("error: ")
-        raise S4SError(reason if said[-1] != reason else f"The dry run failed: {reason}")
-    found = json.loads(done.stdout.splitlines()[-1])  # a host's own modules may print, too
-    return Estimate(**{**found, "warnings": tuple(found["warnings"])})
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        last = lines[-1] if lines else f"exit code {done.returncode}"
+        reason = last.removeprefix("error: ")
+        raise S4SError(reason if last != reason else f"The dry run failed: {reason}")
+    values = json.loads(done.stdout.splitlines()[-1])  # a host's modules may print, too
+    return Estimate(**{**values, "warnings": tuple(values["warnings"])})
 
 
-def check_disk(config, shape=()):
-    """ConfigError unless jobs and solvers have room for this one; `shape` is the model's."""
+def check_disk(config: TrainConfig, shape: tuple[int, ...] = ()) -> None:
+    """Raise ConfigError if there is too little disk space; `shape` is the model's."""
     settings = config.settings()
     pairs = settings.samples + settings.validation + settings.held_out
     teacher = 4 * pairs * math.prod(shape)
@@ -79,90 +112,88 @@ def check_disk(config, shape=()):
         free = shutil.disk_usage(place).free
         if free < needed:
             raise ConfigError(
-                f"{place} has {size(free)} of free disk, and {size(needed)} are needed: "
-                "make room, or set S4S_HOME to a folder elsewhere."
+                f"Not enough disk space in {place}: {size(needed)} needed, {size(free)} free. "
+                "Make room, or set S4S_HOME to another folder."
             )
 
 
-def size(count):
-    """Bytes for people: 640 MB, 7.5 GB."""
+def size(count: float) -> str:
+    """Format bytes as 640 MB or 7.5 GB."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{max(1, round(count / 1e6))} MB"
 
 
-def measure(config):
-    """The Estimate of a config, from a few model calls in this process."""
+def measure(config: TrainConfig) -> Estimate:
+    """Estimate a config by a few model calls in this process."""
     from s4s_core.objectives import objective
 
     from .models import open_model
-    from .training import Plan, decoder_of
+    from .training import call_plan, decoder_for
 
     check_disk(config)
     model = open_model(config.model)
     check_disk(config, model.shape)
-    goal = objective(config.objective, decoder_of(config, model))
-    trial, plan = DryRun(model, config, goal), Plan(config)
+    trial = DryRun(model, config, objective(config.objective, decoder_for(config, model)))
+    plan = call_plan(config)
     seconds = plan.total * trial.per_call + plan.judged * trial.per_result
-    overhead = 1.15  # pictures, and what the loop itself takes
     warnings = tuple(_warnings(trial, plan, seconds))
     return Estimate(
-        round(seconds * overhead, 1), trial.memory, plan.total, str(trial.device), warnings
+        round(seconds * OVERHEAD, 1), trial.memory, plan.total, str(trial.device), warnings
     )
 
 
-def _warnings(trial, plan, seconds):
+def _warnings(trial: "DryRun", plan: "CallPlan", seconds: float) -> Iterator[str]:
     if trial.free and trial.memory > 0.95 * trial.free:
         yield (
-            f"Training needs about {size(trial.memory)} of memory and {size(trial.free)} are "
-            "there: close other programs, or choose a lower resolution or precision."
+            f"Training needs about {size(trial.memory)} of memory, but only {size(trial.free)} is "
+            "available. Close other programs, or choose a lower resolution or precision."
         )
     if trial.batch < trial.wanted:
-        yield f"Memory allows {trial.batch} samples at once instead of {trial.wanted}."
+        yield f"Memory allows only {trial.batch} samples at once instead of {trial.wanted}."
     if seconds > 86_400:
-        yield "It will take more than a day: choose fewer NFEs, or less effort."
+        yield "Training will take more than a day. Choose fewer step counts or less effort."
     if max(plan.fitting) >= plan.teacher_nfe:
         yield (
-            f"With {max(plan.fitting)} calls a solver has nothing to learn from a teacher of "
-            f"{plan.teacher_nfe}: choose fewer NFEs, or a teacher of more calls."
+            f"A solver with {max(plan.fitting)} steps has nothing to learn from a teacher with "
+            f"{plan.teacher_nfe}. Choose fewer steps, or a teacher with more."
         )
 
 
 class DryRun:
-    """Times a few calls of a model at the batch that training will use, and watches memory.
+    """Times a few model calls at training's batch size and watches memory.
 
-    `per_call` are the seconds of what training counts as one call of one sample, `per_result` those
-    of judging its result by the objective `goal`, which may have to decode it.
+    per_call: seconds for what training counts as one call on one sample. per_result: seconds to
+    evaluate the objective on one result, decoding included.
     """
 
-    def __init__(self, model, config, goal):
+    def __init__(self, model: "TrainerModel", config: TrainConfig, objective: Any) -> None:
         import torch
 
         from s4s_core.names import METHODS
 
         from .memory import Peak
 
-        self.model, self.goal, self.torch = model, goal, torch
+        self.model, self.objective = model, objective
         self.device = torch.device(getattr(model, "device", "cpu"))
         self.gradient = METHODS[config.method].needs_gradient
         self.wanted = self.batch = min(config.settings().batch, config.settings().samples)
         peak = Peak(self.device)
         self.free, before = peak.room(), peak.bytes()
-        self._measure(1)  # loads, compiles and caches what a first call must
+        self._measure(1)  # loads, compiles and caches
         self.per_call, self.per_result = self._measure(1)
         self.memory = peak.bytes()
         if (self.per_call + self.per_result) * self.wanted > LONGEST_CALL:
             self.memory += (self.wanted - 1) * (self.memory - before)
             return
-        found = [self._measure(self.batch) for _ in range(REPEATS)]
-        self.per_call, self.per_result = map(min, zip(*found, strict=True))
+        measured = [self._measure(self.batch) for _ in range(REPEATS)]
+        self.per_call, self.per_result = map(min, zip(*measured, strict=True))
         self.memory = peak.bytes()
 
-    def _measure(self, batch):
-        """Seconds per sample of a call, and of judging what it returns."""
+    def _measure(self, batch: int) -> tuple[float, float]:
+        """Return the seconds per sample of a call, and of the objective on its result."""
         return self._fitting(self._call, batch), self._fitting(self._judge, batch)
 
-    def _fitting(self, work, batch):
-        """Seconds per sample; where memory runs out the batch is halved, as training will do."""
-        from s4s_core.errors import TrainingError
+    def _fitting(self, work: Callable[[int], None], batch: int) -> float:
+        """Return the seconds per sample; halve the batch if memory runs out, as training does."""
         from s4s_core.training.memory import is_out_of_memory
 
         while True:
@@ -173,49 +204,49 @@ class DryRun:
                     raise
             if batch == 1:
                 raise TrainingError(
-                    "There is not enough memory for a single sample: close other programs, or "
-                    "choose a lower resolution or precision."
+                    "Not enough memory for a single sample. Close other programs, or choose a "
+                    "lower resolution or precision."
                 )
             self.batch = batch = batch // 2
 
-    def _seconds(self, work, batch):
+    def _seconds(self, work: Callable[[int], None], batch: int) -> float:
         from s4s_core.training.gradient import PLAIN_COST
 
         began = time.perf_counter()
         work(batch)
         seconds = time.perf_counter() - began
-        return seconds / PLAIN_COST if self.gradient else seconds  # counts as so many without
+        return seconds / PLAIN_COST if self.gradient else seconds  # a gradient counts as more calls
 
-    def _call(self, batch):
-        """One call with plain noise; with its gradient where the method needs one."""
-        from s4s_core.errors import ModelError
+    def _call(self, batch: int) -> None:
+        """Call the model on noise, with a gradient if the method needs one."""
+        import torch
+
         from s4s_core.teacher import draw_noise
 
-        torch = self.torch
         x, cond = draw_noise(self.model, batch, seed=0)
         sigma = torch.full((batch,), float(self.model.sigma_max), device=x.device)
-        arguments = (x, sigma) if cond is None else (x, sigma, cond)
+        arguments = (sigma,) if cond is None else (sigma, cond)
         with torch.inference_mode(not self.gradient):
-            result = self.model.denoise(x.requires_grad_(self.gradient), *arguments[1:])
+            result = self.model.denoise(x.requires_grad_(self.gradient), *arguments)
             if self.gradient:
                 result.float().square().sum().backward()
             finite = bool(result.isfinite().all())  # waits for the device, too
         if not finite:
-            raise ModelError(
-                "The model returns NaN or infinity for plain noise: try another precision."
-            )
+            raise ModelError("The model returns NaN or infinity. Try another precision.")
 
-    def _judge(self, batch):
-        """The objective of as many results; with its gradient where the method needs one."""
+    def _judge(self, batch: int) -> None:
+        """Evaluate the objective, with a gradient if the method needs one."""
+        import torch
+
         from s4s_core.teacher import draw_noise
 
         x, _ = draw_noise(self.model, batch, seed=0)
-        result = x / float(self.model.sigma_max)
-        with self.torch.inference_mode(not self.gradient):
+        target = x / float(self.model.sigma_max)
+        with torch.inference_mode(not self.gradient):
             if self.gradient:
-                target, result = result, result.clone().requires_grad_()
-                self.goal.distance(result, target).sum().backward()
-                found = result.grad
+                result = target.clone().requires_grad_()
+                self.objective.distance(result, target).sum().backward()
+                value = result.grad
             else:
-                found = self.goal.embed(result)
-            float(found.sum())  # waits for the device
+                value = self.objective.embed(target)
+            float(value.sum())  # waits for the device

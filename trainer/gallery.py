@@ -1,127 +1,114 @@
-"""Pictures of a job: teacher, best classical solver and S4S on the same noise, while it trains."""
+"""Pictures of a job while it trains: teacher, best classical solver and S4S on the same noise."""
 
-import base64
-import io
 import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
-from PIL import Image
 
-from s4s_core import sample
-from s4s_core.candidates import candidates, rank
-from s4s_core.teacher import draw_pairs
+from s4s_core import SolverTable, sample
+from s4s_core.app.pictures import Row, save_png, sheet, thumbnail
+from s4s_core.app.progress import Throttle
+from s4s_core.candidates import Candidate, candidates, rank
+from s4s_core.teacher import Pairs, draw_pairs
+from s4s_core.training.fit import Result
+from s4s_core.training.task import Event
 
-from .comparison import FRESH_SEED
-from .pictures import can_show, grid, if_memory_allows, pictures, save_png, tiles, to_pixels
+from .models.contract import TrainerModel
+from .results import FRESH_SEED, if_memory_allows, makes_pictures, to_pictures
 
 COUNT, BATCH = 6, 2
 RIVALS = (("ipndm", 3), ("dpmpp", 2), ("unipc-bh2", 3))
-"""Classical solvers that a picture is chosen from before the scores are known."""
-
-PAUSE, SHARE = 5.0, 20
-"""Grids are at least so many seconds apart, and so many times what the last S4S row took."""
-
-THUMBNAIL, LARGEST, QUALITIES = 256, 30_000, (85, 70, 50, 25)
-"""Side of a thumbnail, and its bytes: it stands in a header of bounded size, twice."""
+"""Classical solvers to choose a rival from before the scores are known."""
 
 
 class Gallery:
-    """Writes grids into a folder, numbered; writes none for a model that shows nothing."""
+    """Writes numbered sheets of pictures into a folder; none if the model makes no pictures."""
 
-    def __init__(self, model, teacher, folder):
-        self.model, self.folder = model, folder
-        self.pairs, self.rivals, self.tiles = None, {}, {}
-        self.due, self.cost, self.last = 0.0, 0.0, None
-        self.teacher, self.ending = teacher, teacher.ending
-        self.able = True
+    def __init__(self, model: TrainerModel, teacher: SolverTable, folder: Path) -> None:
+        self.model, self.teacher, self.folder = model, teacher, folder
+        self.throttle, self.enabled = Throttle(), True
+        self._pairs: Pairs | None = None
+        self._rivals: dict[int, Candidate] = {}
+        self._drawn: dict[SolverTable, torch.Tensor] = {}
+        self._last: SolverTable | None = None
 
-    def show(self, event):
-        """Save a grid of an event's table, if it is new and the last grid is a while ago."""
-        if time.monotonic() < self.due or event.table == self.last:
+    def show(self, event: Event) -> None:
+        """Save a sheet of an event's table if it is new and the last sheet is a while ago."""
+        table, nfe = event.table, event.nfe
+        if table is None or nfe is None or table == self._last or not self.throttle.ready():
             return
-        self.last = event.table
-        self._guarded(lambda: self._save({event.nfe: event.table}, {}))
-        self.due = time.monotonic() + max(PAUSE, SHARE * self.cost)
+        self._last = table
+        self._guarded(lambda: self._save({nfe: table}, {}))
 
-    def finish(self, result):
-        """Save the grid of all NFEs; the thumbnail of the last one as a data URI, or None."""
+    def finish(self, result: Result) -> str | None:
+        """Save the sheet of all NFEs; return the last one's thumbnail as a data URI, or None."""
         tables = {nfe: result.pack[nfe] for nfe in result.pack.nfes}
         return self._guarded(lambda: self._save(tables, result.scores))
 
     @torch.inference_mode()
-    def _save(self, tables, scores):
-        """Save a grid and return the thumbnail of its last row."""
-        if self.pairs is None:
-            self.able = can_show(self.model)
-            if not self.able:
+    def _save(
+        self, tables: Mapping[int, SolverTable], scores: Mapping[str, Mapping[str, Any]]
+    ) -> str | None:
+        """Save a sheet and return the thumbnail of its last row."""
+        if self._pairs is None:
+            if not makes_pictures(self.model):
                 return None
-            self.pairs = draw_pairs(self.model, self.teacher, COUNT, FRESH_SEED, BATCH)
-        rows = {f"teacher, {self.teacher.nfe} NFE": self._still(self.teacher)}
+            self._pairs = draw_pairs(self.model, self.teacher, COUNT, FRESH_SEED, BATCH)
+        rows = [Row(f"teacher, {self.teacher.nfe} NFE", self._cached(self.teacher, self._pairs))]
         for nfe, table in tables.items():
             score = scores.get(str(nfe), {})
-            rival = self._rival(nfe, score.get("classical_name"))
-            rows[_label(rival.label, nfe, score.get("classical"))] = self._still(rival.table)
+            rival = self._rival(nfe, score.get("classical_name"), self._pairs)
+            label = _label(rival.label, nfe, score.get("classical"))
+            rows.append(Row(label, self._cached(rival.table, self._pairs)))
             began = time.monotonic()
-            ours = self._drawn(table)
-            self.cost = time.monotonic() - began
-            rows[_label("S4S", nfe, score.get("rmse"))] = tiles(ours)
+            pictures = self._draw(table, self._pairs)
+            self.throttle.took(time.monotonic() - began)
+            rows.append(Row(_label("S4S", nfe, score.get("rmse")), pictures))
         self.folder.mkdir(exist_ok=True)
         number = 1 + max((int(p.stem) for p in self.folder.glob("[0-9]*.png")), default=0)
-        save_png(self.folder / f"{number:04d}.png", grid(rows))
-        return thumbnail(ours)
+        save_png(self.folder / f"{number:04d}.png", sheet(rows))
+        return thumbnail(rows[-1].pictures)
 
-    def _still(self, table):
-        """The tiles of a table that does not change, drawn once."""
-        if table not in self.tiles:
-            known = table is self.teacher
-            drawn = pictures(self.model, self.pairs.target) if known else self._drawn(table)
-            self.tiles[table] = tiles(drawn)
-        return self.tiles[table]
+    def _cached(self, table: SolverTable, pairs: Pairs) -> torch.Tensor:
+        """Return the pictures of a table that does not change, drawn once."""
+        if table not in self._drawn:
+            is_teacher = table is self.teacher
+            self._drawn[table] = self._draw(table, pairs, pairs.target if is_teacher else None)
+        return self._drawn[table]
 
-    def _rival(self, nfe, label):
-        """The classical solver of that label, or else the best of a few on these pairs."""
+    def _draw(
+        self, table: SolverTable, pairs: Pairs, results: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if results is None:
+            parts = pairs.batches(BATCH)
+            results = torch.cat([sample(self.model.denoise, p.x, table, p.cond) for p in parts])
+        pictures = to_pictures(self.model, results)
+        assert pictures is not None
+        return pictures
+
+    def _rival(self, nfe: int, label: str | None, pairs: Pairs) -> Candidate:
+        """Return the classical solver of that label, or the best of RIVALS on these pairs."""
+        ending = self.teacher.ending
         if label is not None:
-            for candidate in candidates(self.model, nfe, self.ending):
+            for candidate in candidates(self.model, nfe, ending):
                 if candidate.label == label:
                     return candidate
-        if nfe not in self.rivals:
-            found = candidates(self.model, nfe, self.ending, RIVALS)
-            ranked = rank(self.model.denoise, found, self.pairs[:BATCH], BATCH, keep=1)
-            self.rivals[nfe] = ranked[0][1]
-        return self.rivals[nfe]
+        if nfe not in self._rivals:
+            tried = candidates(self.model, nfe, ending, RIVALS)
+            ranked = rank(self.model.denoise, tried, pairs[:BATCH], BATCH, keep=1)
+            self._rivals[nfe] = ranked[0][1]
+        return self._rivals[nfe]
 
-    def _drawn(self, table):
-        parts = self.pairs.batches(BATCH)
-        results = [sample(self.model.denoise, p.x, table, p.cond) for p in parts]
-        return pictures(self.model, torch.cat(results))
-
-    def _guarded(self, function):
-        """What the function returns; without memory for pictures, training goes on without them."""
-        if not self.able:
+    def _guarded(self, draw: Callable[[], str | None]) -> str | None:
+        """Call `draw`; after a failure for lack of memory, training continues without pictures."""
+        if not self.enabled:
             return None
-        found = if_memory_allows(function)
-        self.able = found is not None
-        return found
+        uri = if_memory_allows(draw)
+        self.enabled = uri is not None
+        return uri
 
 
-def _label(name, nfe, error):
+def _label(name: str, nfe: int, error: float | None) -> str:
     return f"{name}, {nfe} NFE" + ("" if error is None else f": {error:.3f}")
-
-
-def thumbnail(pictures):
-    """A data URI of the first four pictures in a square."""
-    sheet = Image.new("RGB", (THUMBNAIL, THUMBNAIL), "white")
-    half = THUMBNAIL // 2
-    for number, pixels in enumerate(to_pixels(pictures[:4])):
-        tile = Image.fromarray(pixels.copy())
-        smooth = max(tile.size) > half
-        how = Image.Resampling.LANCZOS if smooth else Image.Resampling.NEAREST
-        scale = half / max(tile.size)
-        tile = tile.resize([max(1, round(side * scale)) for side in tile.size], how)
-        sheet.paste(tile, (number % 2 * half, number // 2 * half))
-    for quality in QUALITIES:
-        data = io.BytesIO()
-        sheet.save(data, format="JPEG", quality=quality)
-        if data.tell() <= LARGEST:
-            break
-    return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()

@@ -1,35 +1,40 @@
-"""Peak memory of this process on the device that computes, and how much there is."""
+"""Peak memory of this process on the device that computes, and how much is available."""
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Peak:
-    """Watches a device from now on: a GPU's allocator, or this process's own memory."""
+    """Watches a device from now on: a GPU's allocator, or this process's main memory."""
 
-    def __init__(self, device):
+    def __init__(self, device: "torch.device") -> None:
         import torch
 
         self.device, self.cuda = device, torch.cuda if device.type == "cuda" else None
         if self.cuda:
             self.cuda.reset_peak_memory_stats(device)
 
-    def bytes(self):
-        """The most that was in use."""
+    def bytes(self) -> int:
+        """Return the peak so far."""
         if self.cuda:
             return int(self.cuda.max_memory_reserved(self.device))
         return peak_of_process()
 
-    def room(self):
-        """Bytes that this process could use: what it has and what is free; 0 if unknown."""
+    def room(self) -> int:
+        """Return the bytes that this process could use in total; 0 if unknown."""
         if self.cuda:
             free, _ = self.cuda.mem_get_info(self.device)
             return int(free + self.cuda.memory_reserved(self.device))
-        return available() and available() + peak_of_process()
+        free = available()
+        return free and free + peak_of_process()
 
 
-def peak_of_process():
-    """The most main memory that this process has had at once."""
+def peak_of_process() -> int:
+    """Return the most main memory that this process has used at once."""
     if sys.platform == "win32":
         return _windows_peak()
     import resource
@@ -38,7 +43,9 @@ def peak_of_process():
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _windows_peak():
+def _windows_peak() -> int:
+    if sys.platform != "win32":  # lets mypy skip the rest elsewhere
+        return 0
     import ctypes
     from ctypes import wintypes
 
@@ -57,8 +64,8 @@ def _windows_peak():
     return int(counters.peak)
 
 
-def available():
-    """Free main memory in bytes; 0 where the system does not say."""
+def available() -> int:
+    """Return the free main memory in bytes; 0 if the system does not say."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:
@@ -66,7 +73,6 @@ def available():
                     return int(line.split()[1]) * 1024
     except OSError:
         pass
-    names = getattr(os, "sysconf_names", {})
-    if "SC_AVPHYS_PAGES" in names:
+    if "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", {}):
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 0

@@ -1,229 +1,258 @@
-"""Teacher, classical solver and learned solver from the same noise, as pictures in a folder.
+"""Renderings: teacher, classical solver and learned solver from the same noise, as pictures.
 
-The folder holds one rendering, the newest:
-    state.json                                  how far it is and what was asked for
-    teacher.png, classical.png, solver.png      written one after the other
-    lock                                        held by the process that renders
-    log.txt                                     what that process printed
-`start` renders in a process of its own, which outlives the caller; `look` shows how far it is.
+A rendering is a folder that a detached process works in (see s4s_core/app/detached.py). Its
+state.json says how far it is; teacher.png, classical.png and solver.png appear one after another.
+`start` renders in a new process, which outlives the caller; `rendering_state` reads its progress.
 """
 
-import json
 import re
+import subprocess
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from s4s_core.app.detached import LOG, STATE, ProcessFolder
 from s4s_core.app.folders import data_home
-from s4s_core.app.processes import end_tree, start_detached, trainer_command
-from s4s_core.atomic import write_atomic
+from s4s_core.app.processes import end_tree, trainer_command
 from s4s_core.errors import S4SError
-from s4s_core.lock import Lock, holder
 
-STATE, LOCK, LOG = "state.json", "lock", "log.txt"
+if TYPE_CHECKING:
+    import torch
+
+    from s4s_core import SolverPack, SolverTable
+
+    from .models import ModelChoice
+    from .models.contract import TrainerModel
+
 PICTURES = ("teacher", "classical", "solver")
 STARTING, STOPPED = "Starting.", "Stopped."
 START_SECONDS = 60
 """How long a process may take from its start to its lock."""
 
-STOP_SECONDS = 5
-"""How long a process that was ended may keep its lock."""
-
 SMALLEST_SIDE = 512
-"""Sheets of small pictures are enlarged to about this many pixels, each pixel kept sharp."""
+"""Sheets of small pictures are enlarged to about this many pixels, with sharp pixels."""
+
+
+class RenderedPicture(TypedDict):
+    """A finished picture; `rmse` is the error to the teacher."""
+
+    label: str
+    nfe: int
+    rmse: float
+
+
+class RenderingState(TypedDict, total=False):
+    """What state.json holds; `running` is added by `rendering_state`."""
+
+    message: str
+    progress: float
+    error: str | None
+    done: dict[str, RenderedPicture]
+    warnings: list[str]
+    nfe: int
+    seed: int
+    model: str
+    running: bool
 
 
 # Seen from outside; no torch
 
-_started = {}
-"""The newest process that `start` has started for a folder; until it has the lock, only we know."""
+_started: dict[Path, subprocess.Popen[bytes]] = {}
+"""The newest process started for a folder: until it has the lock, nobody else knows of it."""
 
 
-def compare_home():
-    """The folder of the newest comparison."""
+def compare_home() -> Path:
+    """Return the folder of the newest comparison."""
     return data_home() / "compare"
 
 
-def is_rendering(folder):
-    return holder(folder / LOCK) is not None
+def is_rendering(folder: Path) -> bool:
+    return ProcessFolder(folder).is_running()
 
 
-def start(folder, arguments):
-    """Render in a process of its own: `arguments` are those of the command `render`."""
-    if is_rendering(folder):
-        raise S4SError("A comparison is being rendered: wait for it, or stop it.")
+def start(folder: Path, arguments: list[str]) -> subprocess.Popen[bytes]:
+    """Render in a new process; `arguments` are those of the command `render`."""
+    place = ProcessFolder(folder)
+    if place.is_running():
+        raise S4SError("A comparison is already being rendered. Wait for it or stop it.")
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder, _state(STARTING))
+    place.write_state(_state(STARTING))
     (folder / LOG).write_bytes(b"")
-    process = start_detached(trainer_command("render", *arguments, f"--out={folder}"), folder / LOG)
+    process = place.start(trainer_command("render", *arguments, f"--out={folder}"))
     _started[folder] = process
     return process
 
 
-def stop(folder):
-    """End the process that renders into a folder, if one does or is about to, and note it."""
-    process, pid = _started.pop(folder, None), holder(folder / LOCK)
+def stop(folder: Path) -> None:
+    """End the process that renders or is about to render into a folder, and record that."""
+    place, process = ProcessFolder(folder), _started.pop(folder, None)
+    pid = place.holder()
     if process is not None and process.poll() is None:
         end_tree(process.pid)
     if pid:
-        end_tree(pid)
-    deadline = time.monotonic() + STOP_SECONDS
-    while is_rendering(folder) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    state = _read(folder)
+        place.stop(pid)
+    state = _read(place)
     if state and state["error"] is None and state["progress"] < 1:
-        _write(folder, state | {"message": STOPPED})
+        place.write_state({**state, "message": STOPPED})
 
 
-def look(folder):
-    """The state of a folder's rendering with "running", or None where there never was one.
+def rendering_state(folder: Path) -> RenderingState | None:
+    """Return the state of a folder's rendering, or None if there never was one.
 
-    A process that ended before it was done leaves the end of its log as the error.
+    If the process ended before it was done, the end of its log is the error.
     """
-    running = is_rendering(folder)  # asked first: what ends meanwhile has written its last state
-    state = _read(folder)
+    place = ProcessFolder(folder)
+    running = place.is_running()  # before reading: what ends meanwhile has written its last state
+    state = _read(place)
     if state is None:
         return None
     running = running or (state["message"] == STARTING and _age(folder) < START_SECONDS)
     over = state["error"] is not None or state["progress"] >= 1 or state["message"] == STOPPED
     if not running and not over:
-        state["error"] = _last_words(folder)
-    return state | {"running": running}
+        state["error"] = _last_line(place)
+    state["running"] = running
+    return state
 
 
-def _read(folder):
+def _read(place: ProcessFolder) -> RenderingState | None:
     try:
-        return json.loads((folder / STATE).read_text(encoding="utf-8"))
+        state: RenderingState = place.read_state()
     except (OSError, ValueError):
         return None
+    return state
 
 
-def _write(folder, state):
-    write_atomic(folder / STATE, json.dumps(state).encode())
-
-
-def _age(folder):
-    """Seconds since a folder's state was written."""
+def _age(folder: Path) -> float:
+    """Return the seconds since a folder's state was written."""
     return time.time() - (folder / STATE).stat().st_mtime
 
 
-def _last_words(folder):
-    try:
-        lines = (folder / LOG).read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
-        lines = []
-    said = [line.strip() for line in lines if line.strip()]
-    if not said:
-        return "The rendering broke off without a word."
-    reason = said[-1].removeprefix("error: ")
-    return reason if reason != said[-1] else f"The rendering broke off; its last words: {reason}"
+def _last_line(place: ProcessFolder) -> str:
+    lines = [line.strip() for line in place.log_tail().splitlines() if line.strip()]
+    if not lines:
+        return "The rendering process died unexpectedly (often out of memory). Try again."
+    reason = lines[-1].removeprefix("error: ")
+    return reason if reason != lines[-1] else f"The rendering failed: {reason}"
 
 
-def _state(message, progress=0.0, **facts):
-    told = {"message": message, "progress": progress, "error": None, "done": {}, "warnings": []}
-    return told | facts
+def _state(message: str, progress: float = 0.0, **facts: Any) -> dict[str, Any]:
+    state = {"message": message, "progress": progress, "error": None, "done": {}, "warnings": []}
+    return state | facts
 
 
 # The process
 
 
-def render(choice, pack, folder, nfe, seed=0, count=4, classical="auto"):
-    """Render the three and tell of it in `folder`; errors are told there too, and raised.
+def render(
+    choice: "ModelChoice",
+    pack: "SolverPack",
+    folder: Path,
+    nfe: int,
+    seed: int = 0,
+    count: int = 4,
+    classical: str = "auto",
+) -> list[str]:
+    """Render the three pictures into a folder; errors are recorded there and raised.
 
-    Returns sentences about what differs from the pack's training.
+    Return warnings about differences from the pack's training.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise S4SError(f"{folder} cannot be rendered into: {error.strerror}.") from error
-    with Lock(folder / LOCK) as lock:
+        raise S4SError(f"Could not make the folder {folder}: {error.strerror}.") from error
+    with ProcessFolder(folder).lock() as lock:
         if not lock.take():
-            raise S4SError(f"Another process renders into {folder}: wait for it, or stop it.")
+            raise S4SError(f"Another process is rendering into {folder}. Wait for it or stop it.")
         for name in PICTURES:
             (folder / f"{name}.png").unlink(missing_ok=True)
-        teller = Teller(folder, nfe=nfe, seed=seed, model=choice.label)
+        report = RenderingReport(folder, nfe=nfe, seed=seed, model=choice.label)
         try:
-            _render(choice, pack, teller, nfe, seed, count, classical)
+            _render(choice, pack, report, nfe, seed, count, classical)
         except S4SError as error:
-            teller.tell("Failed.", 0.0, error=str(error))
+            report.write("Failed.", 0.0, error=str(error))
             raise
-        return teller.facts["warnings"]
+        return report.warnings
 
 
-class Teller:
-    """Writes state.json."""
+class RenderingReport:
+    """Writes the state of a rendering."""
 
-    def __init__(self, folder, **facts):
-        self.folder, self.facts = folder, facts
-        self.done = {}
+    def __init__(self, folder: Path, **facts: Any) -> None:
+        self.place, self.facts = ProcessFolder(folder), facts
+        self.done: dict[str, RenderedPicture] = {}
+        self.warnings: list[str] = []
 
-    def tell(self, message, progress, error=None):
-        state = _state(message, progress, **self.facts) | {"done": self.done, "error": error}
-        _write(self.folder, state)
+    def write(self, message: str, progress: float, error: str | None = None) -> None:
+        facts = self.facts | {"warnings": self.warnings, "done": self.done, "error": error}
+        self.place.write_state(_state(message, progress, **facts))
 
 
-def _render(choice, pack, teller, nfe, seed, count, classical):
-    from .comparison import check_fit, fresh_noise, own_teacher
+def _render(
+    choice: "ModelChoice",
+    pack: "SolverPack",
+    report: RenderingReport,
+    nfe: int,
+    seed: int,
+    count: int,
+    classical: str,
+) -> None:
+    from .comparison import check_fit, recorded_teacher
     from .models import open_model
-    from .pictures import results
+    from .results import fresh_noise, sample_results
 
     if nfe not in pack.nfes:
         known = ", ".join(map(str, pack.nfes))
-        raise S4SError(f"The solver has no table of {nfe} calls: choose one of {known}.")
-    teller.tell("Opening the model.", 0.0)
+        raise S4SError(f"The solver has no table for {nfe} steps. Choose one of {known}.")
+    report.write("Opening the model.", 0.0)
     model = open_model(choice)
-    teller.facts["warnings"] = check_fit(pack, model)
-    teacher = own_teacher(pack, model)
-    label, table = classical_choice(model, pack, nfe, classical, teacher.ending)
-    tables = {
-        "teacher": ("teacher", teacher),
-        "classical": (label, table),
-        "solver": ("S4S", pack[nfe]),
-    }
+    report.warnings = check_fit(pack, model)
+    teacher = recorded_teacher(pack, model)
+    rival = classical_choice(model, pack, nfe, classical, teacher.ending)
+    tables = {"teacher": ("teacher", teacher), "classical": rival, "solver": ("S4S", pack[nfe])}
     total, before, target = 1 + sum(table.nfe for _, table in tables.values()), 0, None
     x, cond = fresh_noise(model, count, seed)
     for name, (label, table) in tables.items():
 
-        def show(share, before=before, label=label, calls=table.nfe):
-            teller.tell(f"{label}, {calls} calls", (before + share * calls) / total)
+        def show(
+            share: float, before: int = before, label: str = label, calls: int = table.nfe
+        ) -> None:
+            report.write(f"{label}, {calls} calls", (before + share * calls) / total)
 
-        result = results(model, table, x, cond, show)
+        result = sample_results(model, table, x, cond, show)
         target = result if target is None else target
-        save_sheet(model, result, teller.folder / f"{name}.png")
+        save_sheet(model, result, report.place.path / f"{name}.png")
         error = float((result - target).square().mean().sqrt())
-        teller.done[name] = {"label": label, "nfe": table.nfe, "rmse": error}
+        report.done[name] = {"label": label, "nfe": table.nfe, "rmse": error}
         before += table.nfe
-    teller.tell("Done.", 1.0)
+    report.write("Done.", 1.0)
 
 
-def classical_choice(model, pack, nfe, text, ending):
-    """(label, table) of solver:order:schedule; of "auto", the best one that the file knows of."""
+def classical_choice(
+    model: "TrainerModel", pack: "SolverPack", nfe: int, text: str, ending: float
+) -> "tuple[str, SolverTable]":
+    """Return label and table of solver:order:schedule; "auto" is the best that the file names."""
     from s4s_core.candidates import named_solver
 
     if text == "auto":
         scores = pack.metadata.get("scores", {}).get(str(nfe), {})
         name = scores.get("classical_name") if isinstance(scores, dict) else None
-        found = re.fullmatch(r"([a-z0-9-]+)[ :](\d)(?:, |:)([a-z]+)", str(name))
-        usual = f"unipc-bh2:3:{'uniform' if model.space == 'flow' else 'edm'}"
-        text = ":".join(found.groups()) if found else usual
+        match = re.fullmatch(r"([a-z0-9-]+)[ :](\d)(?:, |:)([a-z]+)", str(name))
+        default = f"unipc-bh2:3:{'uniform' if model.space == 'flow' else 'edm'}"
+        text = ":".join(match.groups()) if match else default
     candidate = named_solver(model, text, nfe, ending)
     return candidate.label, candidate.table
 
 
-def save_sheet(model, x, path):
-    """Results as one PNG: a square sheet of pictures."""
+def save_sheet(model: "TrainerModel", x: "torch.Tensor", path: Path) -> None:
+    """Save results as a square sheet of pictures."""
     from PIL import Image
 
-    from .pictures import pictures, save_png, to_pixels
+    from s4s_core.app.pictures import save_png, square
 
-    shown = pictures(model, x)
-    if shown is None:
-        raise S4SError(f"The model '{model.name}' makes nothing that can be shown.")
-    pixels = to_pixels(shown)
-    height, width = pixels.shape[1:3]
-    columns = next(n for n in range(1, len(pixels) + 1) if n * n >= len(pixels))
-    rows = -(-len(pixels) // columns)
-    sheet = Image.new("RGB", (columns * width, rows * height), "white")
-    for number, picture in enumerate(pixels):
-        place = (number % columns * width, number // columns * height)
-        sheet.paste(Image.fromarray(picture), place)
-    factor = max(1, SMALLEST_SIDE // sheet.width)
-    save_png(path, sheet.resize((sheet.width * factor, sheet.height * factor), Image.NEAREST))
+    from .comparison import picture_rows
+
+    (row,) = picture_rows(model, [("", x)])
+    image = square(row.pictures)
+    factor = max(1, SMALLEST_SIDE // image.width)
+    size = image.width * factor, image.height * factor
+    save_png(path, image.resize(size, Image.Resampling.NEAREST))

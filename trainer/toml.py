@@ -1,12 +1,14 @@
-"""TOML for configs: key = value lines and [sections], read strictly and written the same way.
+"""A strict subset of TOML for configs: `key = value` lines and [sections].
 
-Python 3.10 has no reader, and none writes. What is understood: text in double quotes (or single
-ones, for Windows paths), whole numbers, fractions, true, false, lists of these over any number of
-lines, comments. Everything that is written here, any TOML reader understands.
+Python 3.10 has no TOML reader, and no version has a writer. Supported: text in double quotes (or
+single ones, for Windows paths), numbers, true, false, lists of these over any number of lines, and
+comments. Any TOML reader understands what `dumps` writes.
 """
 
 import json
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from s4s_core.errors import ConfigError
 
@@ -15,20 +17,24 @@ _SECTION = re.compile(r"\[([A-Za-z0-9_-]+)\]")
 _LITERAL = re.compile(r"'([^'\x00-\x08\x0a-\x1f\x7f]*)'")
 
 
-def _no_constant(text):
-    raise ValueError(f"{text} is no number")
+Lines = Iterator[tuple[int, str]]
+"""Numbered lines that are still to be read."""
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is not a number")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
-def _is_rest(text):
-    """Is what stands behind a value nothing but a comment?"""
+def _is_empty(text: str) -> bool:
+    """Return whether there is nothing but space and a comment."""
     return not text.strip() or text.strip().startswith("#")
 
 
-def _value(text):
-    """(the value at the start of `text`, what stands behind it); ValueError if there is none."""
+def _value(text: str) -> tuple[Any, str]:
+    """Return the value at the start of `text` and the rest; raise ValueError if there is none."""
     literal = _LITERAL.match(text)
     if literal:
         return literal[1], text[literal.end() :]
@@ -36,18 +42,20 @@ def _value(text):
     return value, text[end:]
 
 
-def _list(text, lines):
-    """(the items of a list, what stands behind it); `text` begins behind its bracket.
+def _list(text: str, lines: Lines) -> tuple[list[Any], str]:
+    """Return the items of a list and the rest; `text` starts after the opening bracket.
 
-    `lines` are read on until the list ends; ValueError where it does not, or is none.
+    Reads more lines until the list ends; raises ValueError if it is malformed.
     """
-    items, comma = [], True
+    items: list[Any] = []
+    comma = True
     while True:
         text = text.strip()
-        if _is_rest(text):
-            text = next(lines, (0, None))[1]
-            if text is None:
+        if _is_empty(text):
+            following = next(lines, None)
+            if following is None:
                 raise ValueError("the list has no end")
+            text = following[1]
         elif text[0] == "]":
             return items, text[1:]
         elif comma:
@@ -60,60 +68,61 @@ def _list(text, lines):
             raise ValueError("a comma is missing")
 
 
-def _plain(value):
-    """Is a value one that TOML has?"""
+def _is_plain(value: object) -> bool:
+    """Return whether TOML, as far as supported, has such a value."""
     if isinstance(value, list):
-        return all(not isinstance(item, list) and _plain(item) for item in value)
+        return all(not isinstance(item, list) and _is_plain(item) for item in value)
     return isinstance(value, str | bool | int | float)
 
 
-def loads(text):
-    """{key: value, section: {key: value}} of a text; ConfigError names the line at fault."""
-    found = here = {}
+def loads(text: str) -> dict[str, Any]:
+    """Parse a text into {key: value, section: {key: value}}; ConfigError names the bad line."""
+    values: dict[str, Any] = {}
+    section = values
     lines = iter(enumerate(text.lstrip("\ufeff").split("\n"), 1))
     for number, line in lines:
-        if _is_rest(line):
+        if _is_empty(line):
             continue
-        section = _SECTION.match(line.strip())
-        if section and _is_rest(line.strip()[section.end() :]):
-            here, name = {}, section[1]
-            place = found
+        header = _SECTION.match(line.strip())
+        if header and _is_empty(line.strip()[header.end() :]):
+            section, name, target = {}, header[1], values
+            value: Any = section
         else:
             name, value = _assignment(number, line.strip(), lines)
-            place = here
-        if name in place:
-            raise ConfigError(f"Line {number} of the config says '{name}' twice.")
-        place[name] = here if section else value
-    return found
+            target = section
+        if name in target:
+            raise ConfigError(f"Line {number} of the config repeats '{name}'.")
+        target[name] = value
+    return values
 
 
-def _assignment(number, line, lines):
-    """(key, value) of a line; a list may take more lines."""
+def _assignment(number: int, line: str, lines: Lines) -> tuple[str, Any]:
+    """Parse key = value; a list may take more lines."""
     match = _KEY.fullmatch(line)
     if match is None:
-        raise ConfigError(f"Line {number} of the config is not understood: write key = value.")
-    text = match[2]
+        raise ConfigError(f"Line {number} of the config must be key = value.")
+    key, text = match[1], match[2]
     try:
         value, rest = _list(text[1:], lines) if text.startswith("[") else _value(text)
-        if not _is_rest(rest):
+        if not _is_empty(rest):
             raise ValueError("there is more than one value")
     except ValueError:
         raise ConfigError(
-            f"Line {number} of the config: the value of '{match[1]}' is not understood; write "
-            'text as "text", and numbers, true, false and lists plainly.'
+            f"Line {number} of the config: invalid value of '{key}'. Quote text, and write "
+            "numbers, true, false and lists plainly."
         ) from None
-    if not _plain(value):
-        raise ConfigError(f"Line {number} of the config: '{match[1]}' cannot hold that.")
-    return match[1], value
+    if not _is_plain(value):
+        raise ConfigError(f"Line {number} of the config: '{key}' cannot have this value.")
+    return key, value
 
 
-def _written(value):
+def _written(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return text.replace("\x7f", "\\u007f")
 
 
-def dumps(values):
-    """The text of a mapping; mappings inside it become sections, behind the plain values."""
+def dumps(values: Mapping[str, Any]) -> str:
+    """Write a mapping as TOML; mappings in it become sections after the plain values."""
     lines = [f"{k} = {_lines(v)}" for k, v in values.items() if not isinstance(v, dict)]
     for name, section in values.items():
         if isinstance(section, dict):
@@ -121,8 +130,8 @@ def dumps(values):
     return "\n".join(lines) + "\n"
 
 
-def _lines(value):
-    """A value; a list of texts gets a line for each of them."""
+def _lines(value: object) -> str:
+    """Write a value; a list of texts gets a line for each."""
     if isinstance(value, list | tuple):
         items = [_written(item) for item in value]
         if any(isinstance(item, str) for item in value):

@@ -122,8 +122,8 @@ class Job(ProcessFolder):
         running = self.is_running()  # before reading: a job that ends meanwhile is over
         try:
             state = self.state()
-        except JobError as error:
-            text = str(error)
+        except JobError as damage:
+            text = str(damage)
             return JobView(self.id, self.id, "", [], "failed", message=text, error=text)
         status, error, message = state.status, state.error, state.message
         last = self.last_metric()

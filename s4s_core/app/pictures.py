@@ -96,7 +96,11 @@ def square(pictures: torch.Tensor) -> Image.Image:
 
 def thumbnail(pictures: torch.Tensor) -> str:
     """Return a data URI of the first four pictures in a square, small enough for a header."""
-    image = _scaled(square(pictures[:4]), THUMBNAIL)
+    columns = 1 if len(pictures) == 1 else 2
+    side = THUMBNAIL // columns
+    image = Image.new("RGB", (THUMBNAIL, THUMBNAIL), "white")
+    for number, picture in enumerate(pictures[:4]):
+        image.paste(image_of(picture, side), (number % columns * side, number // columns * side))
     for quality in QUALITIES:
         data = _jpeg(image, quality)
         if len(data) <= LARGEST_THUMBNAIL:

@@ -1,16 +1,20 @@
-"""Other processes: how S4S starts its own parts, sees that they live, and ends whole trees."""
+"""Child processes: start S4S commands, check that they are alive, end whole process trees."""
 
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
-from ..lock import WINDOWS
 from .folders import CHECKOUT
 
-DETACHED_IN = None
-"""The working folder of detached processes; None is that of whoever starts them."""
+DETACHED_IN: Path | None = None
+"""The working folder of detached processes; None means the current one.
+
+Set it if the current folder may be removed: torch does not load in a folder that is gone.
+"""
 
 _SYNCHRONIZE, _WAIT_TIMEOUT = 0x100000, 0x102
 
@@ -22,24 +26,24 @@ _LINE = (
 )
 
 
-def command(module, *arguments):
-    """The command line that runs `python -m module arguments` out of this checkout.
+def command(module: str, *arguments: object) -> list[str]:
+    """Return the command line for `python -m module arguments` from this checkout.
 
-    It does not lean on PYTHONPATH or the working folder: the embedded Python of ComfyUI's portable
-    build for Windows ignores both. Its output is UTF-8, as whoever starts it reads it.
+    It does not rely on PYTHONPATH or the working folder, because the embedded Python of ComfyUI's
+    portable build for Windows ignores both. The output is UTF-8.
     """
     line = _LINE.format(home=str(CHECKOUT), module=module)
     return [sys.executable, "-c", line, *map(str, arguments)]
 
 
-def trainer_command(*arguments):
-    """The command line of `python -m trainer ARGUMENTS`; the wheel calls it s4s_trainer."""
+def trainer_command(*arguments: object) -> list[str]:
+    """Return the command line for `python -m trainer arguments` (s4s_trainer in the wheel)."""
     module = "trainer" if (CHECKOUT / "trainer").is_dir() else "s4s_trainer"
     return command(module, *arguments)
 
 
-def is_alive(pid):
-    """Does the process `pid` still run? On POSIX, one that nobody has waited for counts too."""
+def is_alive(pid: int) -> bool:
+    """Return whether a process is running; on POSIX a zombie counts as running."""
     if sys.platform == "win32":  # os.kill would end it
         import ctypes
 
@@ -49,7 +53,7 @@ def is_alive(pid):
             return False
         waited = kernel.WaitForSingleObject(handle, 0)
         kernel.CloseHandle(handle)
-        return waited == _WAIT_TIMEOUT
+        return bool(waited == _WAIT_TIMEOUT)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -59,15 +63,15 @@ def is_alive(pid):
     return True
 
 
-def lead_group():
-    """Make this process the leader of a group, so that `end_tree` finds its children."""
-    if not WINDOWS and os.getpgid(0) != os.getpid():
+def lead_group() -> None:
+    """Make this process the leader of a group, so that `end_tree` reaches its children."""
+    if sys.platform != "win32" and os.getpgid(0) != os.getpid():
         os.setsid()
 
 
-def end_tree(pid):
-    """End the process `pid`, which leads a group, and all that it has started."""
-    if WINDOWS:
+def end_tree(pid: int) -> None:
+    """Kill a process that leads a group, and everything it has started."""
+    if sys.platform == "win32":
         line = ["taskkill", "/T", "/F", "/PID", str(pid)]
         subprocess.run(line, capture_output=True, creationflags=subprocess.CREATE_NO_WINDOW)
         return
@@ -75,24 +79,35 @@ def end_tree(pid):
         os.killpg(pid, signal.SIGKILL)
 
 
-def start_detached(command, log, folder=None, **environment):
+def no_window() -> int:
+    """Return the creation flags that keep a child process from opening a console on Windows."""
+    if sys.platform == "win32":
+        return subprocess.CREATE_NO_WINDOW
+    return 0
+
+
+def start_detached(
+    command: Sequence[str],
+    log: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | None = None,
+    **environment: str,
+) -> subprocess.Popen[bytes]:
     """Start a process that outlives this one; its output is appended to the file `log`.
 
-    It works in `folder`, or else where this process does, with these variables of the environment
-    beside those of this process. A caller whose working folder will not outlive it sets
-    DETACHED_IN: in a folder that is gone, torch does not even load.
+    It works in `folder` (DETACHED_IN or the current folder by default), with `environment` added
+    to this process's variables.
     """
-    options = {"start_new_session": True}
-    if WINDOWS:
-        flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
-        options = {"creationflags": flags}
+    flags = no_window()
+    if sys.platform == "win32":
+        flags |= subprocess.CREATE_NEW_PROCESS_GROUP
     with open(log, "ab") as output:
         return subprocess.Popen(
-            command,
+            list(command),
             cwd=folder or DETACHED_IN,
             env=os.environ | environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            **options,
+            creationflags=flags,
+            start_new_session=sys.platform != "win32",
         )

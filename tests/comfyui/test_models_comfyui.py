@@ -12,7 +12,7 @@ import torch
 from s4s_core.app.comfyui import Prompts
 from s4s_core.errors import ModelError
 from trainer.models import ModelChoice, open_model
-from trainer.models.weights import file_digest
+from trainer.models.contract import file_digest
 
 COMFYUI = os.environ.get("COMFYUI_PATH")
 

@@ -1,19 +1,19 @@
-"""Two processes at the same file or the same folder, and a clock that jumps."""
+"""Two processes at the same file or folder, and a clock that jumps."""
 
 import json
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
-from s4s_core.app import jobs as core
+from s4s_core.app import jobs as store
+from s4s_core.app.jobs import list_jobs
 from s4s_core.solver_file import load_solver
-from trainer import jobs
 from trainer.config import TrainConfig
+from trainer.jobs import queue_job
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITER = f"""
@@ -48,8 +48,12 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
+def add(_=None):
+    return queue_job(TrainConfig(), start=False)
+
+
 def test_two_writers_of_one_solver_and_a_reader(tmp_path):
-    """Whoever reads finds one writer's file or the other's, whole, and nothing is left behind."""
+    """A reader sees one writer's complete file or the other's, and nothing is left behind."""
     path = tmp_path / "shared.safetensors"
     command = [sys.executable, "-c", WRITER, str(path)]
     writers = [subprocess.Popen([*command, name]) for name in "ab"]
@@ -60,7 +64,6 @@ def test_two_writers_of_one_solver_and_a_reader(tmp_path):
                 name = load_solver(path).metadata["name"]
                 assert len(set(name)) == 1
                 seen.add(name)
-            time.sleep(0.001)
     finally:
         codes = [writer.wait() for writer in writers]
     assert codes == [0, 0] and seen
@@ -70,7 +73,7 @@ def test_two_writers_of_one_solver_and_a_reader(tmp_path):
 
 @pytest.mark.parametrize("links", ["yes", "no"])
 def test_solvers_published_at_once_under_one_title_are_all_there(home, links):
-    """With the file system's links, and without: no process takes a name that another one has."""
+    """No process takes another's name, whether or not the file system has hard links."""
     command = [sys.executable, "-c", PUBLISHER]
     writers = [subprocess.Popen([*command, name, links]) for name in "ab"]
     assert [writer.wait() for writer in writers] == [0, 0]
@@ -81,37 +84,37 @@ def test_solvers_published_at_once_under_one_title_are_all_there(home, links):
 
 def test_jobs_added_at_once_are_all_there(home):
     with ThreadPoolExecutor(8) as pool:
-        ids = list(pool.map(lambda _: jobs.add(TrainConfig(), start=False), range(40)))
-    assert len(set(ids)) == 40 == len(core.list_jobs())
-    assert {view["status"] for view in core.list_jobs()} == {"queued"}
+        ids = {job.id for job in pool.map(add, range(40))}
+    assert len(ids) == 40 == len(list_jobs())
+    assert {view.status for view in list_jobs()} == {"queued"}
 
 
 def test_a_job_deleted_while_it_is_listed(home):
-    ids = [jobs.add(TrainConfig(), start=False) for _ in range(30)]
+    jobs = [add() for _ in range(30)]
     with ThreadPoolExecutor(2) as pool:
-        deleted = pool.submit(lambda: [jobs.delete(id) for id in ids])
+        deleted = pool.submit(lambda: [job.delete() for job in jobs])
         while not deleted.done():
-            for view in core.list_jobs():
-                json.dumps(view)
+            for view in list_jobs():
+                json.dumps(view.plain())
         deleted.result()
-    assert core.list_jobs() == [] and not any(home.joinpath("jobs").glob("[0-9]*"))
+    assert list_jobs() == [] and not any(home.joinpath("jobs").glob("[0-9]*"))
 
 
 @pytest.mark.parametrize("jump", [timedelta(days=-400), timedelta(days=400)])
 def test_a_clock_that_jumps_loses_no_job(home, monkeypatch, jump):
-    """Times only order the list; what is alive is known by locks, what is done by states."""
-    first = jobs.add(TrainConfig(), start=False)
+    """Times only order the list: locks say what is alive, states what is done."""
+    first = add()
 
     class Jumped(datetime):
         @classmethod
         def now(cls, zone=timezone.utc):
             return datetime.now(zone) + jump
 
-    monkeypatch.setattr(jobs, "datetime", Jumped)
-    second = jobs.add(TrainConfig(), start=False)
-    assert {view["id"] for view in core.list_jobs()} == {first, second}
-    for id in (first, second):
-        jobs.cancel(id)
-        assert core.job_view(id)["status"] == "cancelled"
-        jobs.resume(id, start=False)
-        assert core.job_view(id)["status"] == "queued"
+    monkeypatch.setattr(store, "datetime", Jumped)
+    second = add()
+    assert {view.id for view in list_jobs()} == {first.id, second.id}
+    for job in (first, second):
+        job.cancel()
+        assert job.view().status == "cancelled"
+        job.resume(start=False)
+        assert job.view().status == "queued"

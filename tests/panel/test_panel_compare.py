@@ -68,7 +68,7 @@ def test_a_comparison_is_rendered_and_shown_with_what_differs_from_training(file
     assert named["value"] == "a.safetensors" and steps["choices"] == ["3", "4", "5"]
     assert text == "" and not stop["interactive"]
     assert pictures.count("<img") == 5 and 'type="range"' in pictures
-    done = rendering.look(folder)["done"]
+    done = rendering.rendering_state(folder)["done"]
     assert all(0 < done[name]["rmse"] < 1 for name in ("solver", "classical"))
     assert done["teacher"] == {"label": "teacher", "nfe": 20, "rmse": 0.0}
 
@@ -98,12 +98,12 @@ import sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from s4s_core.lock import Lock
-from trainer.rendering import Teller
+from trainer.rendering import RenderingReport
 if sys.argv[1] == "late":
     folder = Path(sys.argv[2])
     Lock(folder / "lock").take()
     print("loaded completely 9.5 4897.0 True", flush=True)
-    Teller(folder).tell("teacher: call 3 of 20", 0.1)
+    RenderingReport(folder).write("teacher: call 3 of 20", 0.1)
 time.sleep(600)
 """
 
@@ -116,7 +116,7 @@ def test_a_stopped_rendering_is_not_an_error(home, monkeypatch, when):
     monkeypatch.setattr(rendering, "trainer_command", lambda *_: line)
     process = rendering.start(folder, [])
     deadline = time.monotonic() + 120
-    while when == "late" and rendering.look(folder)["progress"] == 0:
+    while when == "late" and rendering.rendering_state(folder)["progress"] == 0:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert "Rendering" in status()
@@ -125,7 +125,7 @@ def test_a_stopped_rendering_is_not_an_error(home, monkeypatch, when):
     *_, text, _, stop = compare.refresh({}, None, None)
     assert text == markup.note(rendering.STOPPED) and not stop["interactive"]
     rendering.stop(folder)  # stopping twice does no harm
-    assert rendering.look(folder)["message"] == rendering.STOPPED
+    assert rendering.rendering_state(folder)["message"] == rendering.STOPPED
 
 
 def test_a_fresh_machine_can_compare_the_demo_solver(home):

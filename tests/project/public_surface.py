@@ -116,9 +116,8 @@ def registries():
     names = importlib.import_module("s4s_core.names")
     table = importlib.import_module("s4s_core.table")
     settings = importlib.import_module("s4s_core.training.settings").Settings
-    choice = importlib.import_module("trainer.models.choice")
+    choice = importlib.import_module("trainer.models")
     config = importlib.import_module("trainer.config")
-    presets = importlib.import_module("trainer.presets")
     return {
         "solvers": sorted(names.SOLVERS),
         "schedules": sorted(names.SCHEDULES),
@@ -129,7 +128,7 @@ def registries():
         "efforts": dict(names.EFFORTS),
         "models": sorted(choice.MODELS),
         "dtypes": sorted(choice.DTYPES),
-        "presets": {name: plain(preset.changes) for name, preset in presets.PRESETS.items()},
+        "presets": {name: plain(preset.changes) for name, preset in config.PRESETS.items()},
         "fit options": {each.name: plain(each.default) for each in dataclasses.fields(settings)},
         "config": plain(config.TrainConfig().plain()),
         "config options": plain(config.OPTIONS),

@@ -17,9 +17,9 @@ from s4s_core.teacher import draw_noise
 from trainer import extras
 from trainer.extras import install_line
 from trainer.models import ModelChoice, open_model
+from trainer.models.contract import file_digest
 from trainer.models.pipeline import PipelineModel, choose_dtype
 from trainer.models.prediction import denoised, discrete_times, network_input
-from trainer.models.weights import file_digest
 
 # diffusers renames torch_dtype, and it and numpy 2 are not of one mind yet.
 pytestmark = [
@@ -197,23 +197,23 @@ def test_sentences_about_folders(folders, tmp_path):
         with pytest.raises(ModelError, match=sentence):
             open_model(tiny.choice(path, **options))
 
-    refused(tmp_path, "has no model_index.json")
+    refused(tmp_path, "is not a diffusers pipeline folder")
     refused(tmp_path / "nothing", "There is no file or folder")
     (tmp_path / "old.ckpt").write_bytes(b"x")
-    refused(tmp_path / "old.ckpt", "no .safetensors file")
+    refused(tmp_path / "old.ckpt", "is not a .safetensors file")
     (tmp_path / "bad.safetensors").write_bytes(b"x" * 40)
-    refused(tmp_path / "bad.safetensors", "damaged or no checkpoint")
+    refused(tmp_path / "bad.safetensors", "damaged or not a checkpoint")
     save_file({"lora.weight": torch.zeros(2)}, tmp_path / "lora.safetensors")
-    refused(tmp_path / "lora.safetensors", "holds no whole SD 1")
+    refused(tmp_path / "lora.safetensors", "not a complete SD 1")
     other = tmp_path / "other"
     other.mkdir()
     (other / "model_index.json").write_text(json.dumps({"_class_name": "WanPipeline"}))
-    refused(other, "holds a WanPipeline, which cannot be trained for")
+    refused(other, "is a WanPipeline, which is not supported")
     (other / "model_index.json").write_text(json.dumps({"_class_name": "FluxPipeline"}))
-    refused(other, "diffusers cannot load")
+    refused(other, "diffusers could not load")
     _, folder = tiny.save("sd1", folders)
     odd = ModelChoice("diffusers", str(folder), width=17, height=16)
-    with pytest.raises(ModelError, match="17x16: this model's sides are multiples of 2"):
+    with pytest.raises(ModelError, match="17x16: width and height must be multiples of 2"):
         open_model(odd)
 
 
@@ -229,7 +229,7 @@ def test_a_broken_extra_is_named(monkeypatch, tmp_path):
         raise RuntimeError("torchaudio does not fit")
 
     monkeypatch.setattr(extras.importlib, "import_module", broken)
-    with pytest.raises(ModelError, match="cannot be imported: torchaudio does not fit"):
+    with pytest.raises(ModelError, match="Could not import diffusers: torchaudio does not fit"):
         extras.import_extras("diffusers")
 
 
@@ -259,5 +259,5 @@ def test_one_file_without_a_configuration(folders, tmp_path, monkeypatch):
         raise OSError("no route to host")
 
     monkeypatch.setattr(tiny.diffusers.StableDiffusionPipeline, "from_single_file", offline)
-    with pytest.raises(ModelError, match="no route to host .without internet it takes"):
+    with pytest.raises(ModelError, match="no route to host .to load it offline"):
         open_model(tiny.choice(tmp_path / "alone.safetensors"))

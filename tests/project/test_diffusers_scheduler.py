@@ -260,7 +260,7 @@ def test_sentences(two, tmp_path, monkeypatch):
     heun = classical_table("heun", torch.tensor([14.6, 1.0, 0.1, 0.0]), space="ve")
     scheduler = S4SScheduler(solver=written(tmp_path / "heun.safetensors", heun), **tiny.BETAS)
     scheduler.set_begin_index(1)
-    with pytest.raises(S4SError, match="begins at a multiple of 2 calls, not at 1"):
+    with pytest.raises(S4SError, match="must begin at a multiple of 2 calls, not at 1"):
         scheduler.scale_model_input(torch.zeros(1, 4, 8, 8), scheduler.timesteps[1])
 
 

@@ -1,4 +1,4 @@
-"""What is said of a missing package can be done: the running Python's own command, to copy."""
+"""Messages about missing packages name a command that works for the running Python."""
 
 import shlex
 import sys
@@ -35,12 +35,12 @@ def test_spaces_are_quoted(monkeypatch, platform):
     assert line.startswith('"' if platform == "win32" else "'")
 
 
-def test_missing_diffusers_is_told_with_the_command(monkeypatch):
+def test_missing_diffusers_is_an_error_with_the_command(monkeypatch):
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModelError) as told:
+    with pytest.raises(ModelError) as caught:
         extras.import_extras("diffusers", "transformers")
-    assert str(told.value).endswith(f": {extras.install_line('diffusers')}")
-    assert "needs diffusers and transformers" in str(told.value)
+    assert str(caught.value).endswith(f": {extras.install_line('diffusers')}")
+    assert "needs diffusers and transformers" in str(caught.value)
 
 
 def test_in_a_webui_the_own_environment_is_named_until_it_runs(monkeypatch, tmp_path):
@@ -50,16 +50,16 @@ def test_in_a_webui_the_own_environment_is_named_until_it_runs(monkeypatch, tmp_
     monkeypatch.setattr(extras, "CHECKOUT", checkout)
     monkeypatch.setattr(extras.sys, "prefix", str(environment))
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModelError, match="'python s4s.py' in .*s4s and train there.$") as told:
+    with pytest.raises(ModelError, match="'python s4s.py' in .*s4s and train there.$") as caught:
         extras.import_extras("diffusers")
-    assert "pip" not in str(told.value)
+    assert "pip" not in str(caught.value)
     (environment / "s4s-requirements.stamp").touch()
     with pytest.raises(ModelError, match="pip install"):
         extras.import_extras("diffusers")
 
 
 def test_a_job_without_a_module_names_its_python_and_promises_nothing(capsys):
-    said = worker._reason(
+    reason = worker._reason(
         ModuleNotFoundError("No module named 'sentencepiece'", name="sentencepiece")
     )
-    assert sys.executable in said and "'sentencepiece'" in said and "s4s.py" not in said
+    assert sys.executable in reason and "'sentencepiece'" in reason and "s4s.py" not in reason

@@ -1,39 +1,36 @@
 """`compare`: teacher, classical solvers and a learned solver on the same noise."""
 
 import json
+from argparse import ArgumentParser, Namespace
 
 
-def add_arguments(parser):
-    from ..arguments import add_model_arguments
+def add_arguments(parser: ArgumentParser) -> None:
+    from ..arguments import add_solver_arguments
 
-    add_model_arguments(parser)
-    parser.add_argument("--solver", help="a solver file (default: the one bundled with the demo)")
+    add_solver_arguments(parser, count=32, out="compare.png")
     parser.add_argument("--nfe", default="", help="model calls (default: all in the file)")
-    parser.add_argument("--count", type=int, default=32, help="pairs to score on (default: 32)")
-    parser.add_argument("--seed", type=int, default=0, help="default: 0")
-    parser.add_argument("--out", default="compare.png", help="default: compare.png")
     parser.add_argument("--json", action="store_true", help="print the errors as JSON")
 
 
-def run(args):
+def run(args: Namespace) -> int:
     from s4s_core import load_solver
 
-    from ..arguments import check_draw, check_folder, model_of, whole_numbers
-    from ..comparison import Comparison, check_fit, errors_text, own_teacher
+    from ..arguments import check_draw, check_folder, model_from_args, parse_counts
+    from ..comparison import Comparison, check_fit, errors_text, recorded_teacher
     from ..models import bundled_solver, open_model
     from ..progress import ProgressLine, warn
 
     check_draw(args.count, args.seed)
     check_folder("--out", args.out)
-    choice = model_of(args)
+    choice = model_from_args(args)
     pack = load_solver(args.solver or bundled_solver(choice.kind))
-    nfes = whole_numbers("--nfe", args.nfe) if args.nfe else pack.nfes
+    nfes = parse_counts("--nfe", args.nfe) if args.nfe else pack.nfes
     for nfe in nfes:
-        pack[nfe]  # one that it lacks is refused before the work
+        pack[nfe]  # raises TableError for a missing one before the work starts
     model = open_model(choice)
     warn(check_fit(pack, model))
     line = ProgressLine()
-    comparison = Comparison(model, line, args.count, args.seed, own_teacher(pack, model))
+    comparison = Comparison(model, line, args.count, args.seed, recorded_teacher(pack, model))
     errors, shown = comparison.against_classical(pack, nfes)
     picture = comparison.save_picture(shown, args.out)
     line.close()

@@ -1,48 +1,55 @@
-"""`inspect FILE...`: what is inside solver files, for people or as JSON."""
+"""`inspect FILE...`: show the contents of solver files, for people or as JSON."""
 
 import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from s4s_core.errors import visible
+
+if TYPE_CHECKING:
+    from s4s_core import SolverPack, SolverTable
 
 FIRST = ("name", "model", "cfg", "resolution", "teacher", "training")
 LONGEST_TEXT = 200
 
 
-def add_arguments(parser):
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="a solver file (.safetensors)")
-    parser.add_argument("--json", action="store_true", help="print one JSON list, an entry a file")
-    parser.add_argument("--page", metavar="HTML", help="save plots of a file's tables as a page")
+    parser.add_argument("--json", action="store_true", help="print JSON, an entry per file")
+    parser.add_argument("--page", metavar="HTML", help="save plots of one file as a web page")
 
 
-def run(args):
+def run(args: Namespace) -> int:
     from s4s_core.solver_file import load_solver
 
     packs = [(file, load_solver(file)) for file in args.files]
     if args.page:
         save_page(args.page, packs)
-    show = as_data if args.json else as_text
-    shown = [show(file, pack) for file, pack in packs]
-    print(json.dumps(shown, indent=2) if args.json else "\n\n".join(shown))
+    if args.json:
+        print(json.dumps([as_data(file, pack) for file, pack in packs], indent=2))
+    else:
+        print("\n\n".join(as_text(file, pack) for file, pack in packs))
     return 0
 
 
-def save_page(path, packs):
-    """Write the plots of one solver file as an HTML page."""
+def save_page(path: str, packs: "list[tuple[str, SolverPack]]") -> None:
+    """Save the plots of one solver file as an HTML page."""
     from s4s_core.atomic import write_atomic
     from s4s_core.errors import S4SError
 
     from ..panel.charts import chart_page
 
     if len(packs) > 1:
-        raise S4SError("A page shows one solver file: name only one with --page.")
+        raise S4SError("--page takes one solver file only.")
     try:
         write_atomic(path, chart_page(*packs[0]).encode())
     except OSError as error:
-        raise S4SError(f"{path} cannot be written: {error.strerror or error}.") from error
+        raise S4SError(f"Could not write {path}: {error.strerror or error}.") from error
 
 
-def as_data(file, pack):
-    """Everything that a pack holds, as JSON-able data."""
+def as_data(file: str, pack: "SolverPack") -> dict[str, Any]:
+    """Return everything in a pack as JSON-able data."""
     tables = {
         nfe: {
             "family": table.family,
@@ -62,8 +69,8 @@ def as_data(file, pack):
     }
 
 
-def as_text(file, pack):
-    """A readable summary: the file, what its header says, then each NFE's table and scores."""
+def as_text(file: str, pack: "SolverPack") -> str:
+    """Return a readable summary: the file, its metadata, then each NFE's table and scores."""
     about = dict(pack.metadata)
     scores = about.pop("scores", {})
     known = {key: about.pop(key) for key in FIRST if key in about}
@@ -75,34 +82,34 @@ def as_text(file, pack):
     return "\n\n".join("\n".join(lines) for lines in [head, *tables])
 
 
-def fact_lines(mapping):
-    """The leaves of nested metadata, one aligned line each."""
-    lines = list(facts(mapping))
+def fact_lines(mapping: Mapping[str, Any]) -> list[str]:
+    """Return the leaves of nested metadata, one aligned line each."""
+    lines = list(leaves(mapping))
     width = max((len(key) for key, _ in lines), default=0)
     return [f"  {key:<{width}}  {text}" for key, text in lines]
 
 
-def facts(mapping, prefix=""):
-    """The leaves of nested metadata as (dotted key, text), without the empty ones."""
+def leaves(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the leaves of nested metadata as (dotted key, text), without the empty ones."""
     for key, value in mapping.items():
         name = prefix + printable(key)
         if isinstance(value, dict):
-            yield from facts(value, f"{name}.")
+            yield from leaves(value, f"{name}.")
         elif value not in (None, "", []):
             items = value if isinstance(value, list) else [value]
             yield name, ", ".join(map(printable, items))
 
 
-def printable(value):
-    """Text from a file that anyone may have made: short, and safe to show on a terminal."""
+def printable(value: object) -> str:
+    """Return untrusted data as short text that is safe to show on a terminal."""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     if len(text) > LONGEST_TEXT:
         text = text[:LONGEST_TEXT] + "..."
     return visible(text)
 
 
-def table_lines(table):
-    """One table: what it is, its times, and a row of coefficients per step."""
+def table_lines(table: "SolverTable") -> list[str]:
+    """Describe a table: what it is, its times, and a row of coefficients per step."""
     lines = [
         f"NFE {table.nfe}: {table.family}, order {table.order}, {table.form} form, "
         f"{table.space} space, ends at {table.ending:.6g}",
@@ -112,10 +119,10 @@ def table_lines(table):
         lines.append(f"  calls  {numbers(table.call_sigmas)}")
     for name, array in table.coefficients.items():
         for step, row in enumerate(array):
-            stages = row.reshape(-1, row.shape[-1])  # single-step methods have several a step
+            stages = row.reshape(-1, row.shape[-1])  # single-step methods have several per step
             lines.append(f"  {'' if step else name:<5}  " + " | ".join(map(numbers, stages)))
     return lines
 
 
-def numbers(values):
+def numbers(values: Iterable[float]) -> str:
     return " ".join(f"{value:>10.5g}" for value in values)

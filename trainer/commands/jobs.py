@@ -1,28 +1,32 @@
 """`jobs`: list, add, show, cancel, resume and delete training jobs."""
 
 import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+
+from s4s_core.app.jobs import Job, JobView
 
 ACTIONS = ("list", "add", "show", "cancel", "resume", "delete")
 
 
-def add_arguments(parser):
+def add_arguments(parser: ArgumentParser) -> None:
     from ..arguments import add_train_arguments
 
     parser.add_argument("action", choices=ACTIONS, nargs="?", default="list")
     parser.add_argument("id", nargs="*", help="jobs to show, cancel, resume or delete")
-    parser.add_argument("--json", action="store_true", help="print views as JSON")
-    add_train_arguments(parser.add_argument_group("what to train, for add"))
+    parser.add_argument("--json", action="store_true", help="print the jobs as JSON")
+    add_train_arguments(parser.add_argument_group("training options, for add"))
 
 
-def run(args):
+def run(args: Namespace) -> int:
     from s4s_core.errors import JobError
 
     if args.action in ("show", "cancel", "resume", "delete") and not args.id:
-        raise JobError(f"Which job? Write jobs {args.action} ID; jobs list shows them.")
+        raise JobError(f"Name a job: jobs {args.action} ID. Run 'jobs list' to see all jobs.")
     return {"list": _list, "add": _add, "show": _show}.get(args.action, _each)(args)
 
 
-def _list(args):
+def _list(args: Namespace) -> int:
     from s4s_core.app.jobs import list_jobs
 
     views = list_jobs()
@@ -33,37 +37,37 @@ def _list(args):
     return 0
 
 
-def _add(args):
-    from ..arguments import config_of
+def _add(args: Namespace) -> int:
+    from ..arguments import config_from_args
     from ..jobs import queue_job
 
-    job = queue_job(config_of(args))
+    job = queue_job(config_from_args(args))
     print(json.dumps(job.view().plain(), indent=1) if args.json else f"Queued {job.id}")
     return 0
 
 
-def _show(args):
-    from s4s_core.app.jobs import Job
-
-    from ..jobs import config_of
+def _show(args: Namespace) -> int:
+    from ..jobs import job_config
 
     for id in args.id:
         job = Job(id)
         view = job.view()
         if args.json:
             sheet = job.sheet()
-            more = {"metrics": job.metrics(), "log": job.log_tail()}
-            more |= {"config": config_of(job).plain(), "grid": sheet and str(sheet)}
-            print(json.dumps(view.plain() | more, indent=1))
+            details = {
+                "metrics": job.metrics(),
+                "log": job.log_tail(),
+                "config": job_config(job).plain(),
+                "grid": sheet and str(sheet),
+            }
+            print(json.dumps(view.plain() | details, indent=1))
         else:
             print(_line(view), *_details(view, job), sep="\n")
     return 0
 
 
-def _each(args):
+def _each(args: Namespace) -> int:
     """Cancel, resume or delete."""
-    from s4s_core.app.jobs import Job
-
     for id in args.id:
         getattr(Job(id), args.action)()
     if args.json:
@@ -72,18 +76,18 @@ def _each(args):
     return 0
 
 
-def _line(view):
+def _line(view: JobView) -> str:
     nfes = ",".join(map(str, view.nfes))
     share = f"{view.progress:4.0%}" if view.status == "running" else "    "
     return f"{view.id}  {view.status:<11} {share}  {view.name} (NFE {nfes})"
 
 
-def _details(view, job):
+def _details(view: JobView, job: Job) -> Iterator[str]:
     from s4s_core.app.progress import duration
 
     yield view.message
     if view.eta is not None:
-        yield f"{duration(view.eta)} left at most"
+        yield f"At most {duration(view.eta)} left"
     if view.error:
-        yield f"exit code {view.exit_code}; the end of the log:"
+        yield f"Exit code {view.exit_code}. The end of the log:"
         yield job.log_tail()

@@ -1,18 +1,20 @@
 """`panel`: train, follow and compare solvers in a browser."""
 
+from argparse import ArgumentParser, Namespace
 
-def add_arguments(parser):
-    parser.add_argument("--port", type=int, help="on this machine only; 0 takes any free port")
-    parser.add_argument("--follow", type=int, metavar="PID", help="end when this process ends")
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, help="local port; 0 picks a free one")
+    parser.add_argument("--follow", type=int, metavar="PID", help="exit when this process exits")
     parser.add_argument(
         "--install",
         action="store_true",
-        help="where this Python has no gradio, download it into a folder that only the panel uses",
+        help="if this Python has no gradio, download it into a folder used only by the panel",
     )
-    parser.add_argument("--no-browser", action="store_true", help="open no browser window")
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser window")
 
 
-def run(args):
+def run(args: Namespace) -> int:
     from ..panel.packages import provide_gradio
 
     provide_gradio(args.install)

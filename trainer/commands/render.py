@@ -1,11 +1,14 @@
 """`render`: teacher, classical solver and learned solver from the same noise, as pictures."""
 
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
-def add_arguments(parser):
+
+def add_arguments(parser: ArgumentParser) -> None:
     from ..arguments import add_model_arguments
 
     add_model_arguments(parser)
-    parser.add_argument("--solver", help="a solver file (default: the one bundled with the demo)")
+    parser.add_argument("--solver", help="a solver file (default: the demo's)")
     parser.add_argument("--nfe", type=int, default=5, help="model calls (default: 5)")
     parser.add_argument("--classical", default="auto", help="solver:order:schedule (default: auto)")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
@@ -13,20 +16,18 @@ def add_arguments(parser):
     parser.add_argument("--out", required=True, help="the folder to render into")
 
 
-def run(args):
-    from pathlib import Path
-
+def run(args: Namespace) -> int:
     from s4s_core.errors import S4SError
     from s4s_core.solver_file import load_solver
 
-    from ..arguments import model_of
+    from ..arguments import model_from_args
     from ..models import bundled_solver
     from ..progress import warn
     from ..rendering import PICTURES, render
 
     if not (1 <= args.count <= 16 and 0 <= args.seed < 1 << 63):
-        raise S4SError("--count takes 1 to 16, and --seed whole numbers from 0 on.")
-    choice = model_of(args)
+        raise S4SError("--count must be between 1 and 16, and --seed >= 0.")
+    choice = model_from_args(args)
     pack = load_solver(args.solver or bundled_solver(choice.kind))
     out = Path(args.out)
     warn(render(choice, pack, out, args.nfe, args.seed, args.count, args.classical))

@@ -1,53 +1,60 @@
-"""`sample`: render pictures with a learned solver, or with a classical one."""
+"""`sample`: render pictures with a learned or a classical solver."""
 
 import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from s4s_core import SolverTable
+
+    from ..models.contract import TrainerModel
+
+PER_ROW = 10
 
 
-def add_arguments(parser):
-    from ..arguments import add_model_arguments
+def add_arguments(parser: ArgumentParser) -> None:
+    from ..arguments import add_solver_arguments
 
-    add_model_arguments(parser)
-    parser.add_argument("--solver", help="a solver file (default: the one bundled with the demo)")
-    parser.add_argument("--classical", help="solver:order:schedule instead of a file")
+    add_solver_arguments(parser, count=20, out="samples.png")
+    parser.add_argument("--classical", help="solver:order:schedule instead of a solver file")
     parser.add_argument("--nfe", type=int, default=5, help="model calls (default: 5)")
-    parser.add_argument("--count", type=int, default=20, help="pictures (default: 20)")
-    parser.add_argument("--seed", type=int, default=0, help="default: 0")
-    parser.add_argument("--out", default="samples.png", help="default: samples.png")
-    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+    parser.add_argument("--json", action="store_true", help="print a summary as JSON")
 
 
-def run(args):
+def run(args: Namespace) -> int:
+    from s4s_core.app.pictures import Row, save_png, sheet
     from s4s_core.errors import S4SError
 
-    from ..arguments import check_draw, check_folder, model_of
-    from ..comparison import fresh_noise
+    from ..arguments import check_draw, check_folder, model_from_args
+    from ..comparison import picture_rows
     from ..models import open_model
-    from ..pictures import can_show, grid, pictures, results, save_png, tiles
     from ..progress import ProgressLine
+    from ..results import fresh_noise, makes_pictures, sample_results
 
     if args.nfe < 1:
-        raise S4SError("--nfe takes whole numbers from 1 on.")
+        raise S4SError("--nfe must be >= 1.")
     check_draw(args.count, args.seed)
     check_folder("--out", args.out)
-    choice = model_of(args)
+    choice = model_from_args(args)
     model = open_model(choice)
-    if not can_show(model):
-        raise S4SError(f"The model '{model.name}' makes no pictures: choose another one.")
+    if not makes_pictures(model):
+        raise S4SError(f"The model '{model.name}' makes no pictures. Choose another one.")
     label, table = choose_table(model, choice.kind, args)
     line = ProgressLine()
     x, cond = fresh_noise(model, args.count, args.seed)
-    result = results(model, table, x, cond, lambda share: line.show(share, label))
+    results = sample_results(model, table, x, cond, lambda share: line.show(share, label))
     line.close()
-    shown = tiles(pictures(model, result))
-    rows = {(label if k == 0 else " " * k): part for k, part in enumerate(shown.split(10))}
-    save_png(args.out, grid(rows))
+    (row,) = picture_rows(model, [(label, results)])
+    parts = row.pictures.split(PER_ROW)
+    save_png(Path(args.out), sheet([Row("" if k else label, p) for k, p in enumerate(parts)]))
     done = {"file": args.out, "solver": label, "nfe": table.nfe, "seed": args.seed}
     print(json.dumps(done) if args.json else f"{args.count} pictures with {label}: {args.out}")
     return 0
 
 
-def choose_table(model, kind, args):
-    """(label, table) of what the arguments ask for."""
+def choose_table(model: "TrainerModel", kind: str, args: Namespace) -> "tuple[str, SolverTable]":
+    """Return the label and the table that the options ask for."""
     from s4s_core import load_solver
     from s4s_core.candidates import named_solver
 
@@ -56,9 +63,8 @@ def choose_table(model, kind, args):
     from ..progress import warn
 
     if args.classical:
-        return f"{args.classical} {args.nfe}", named_solver(
-            model, args.classical, args.nfe, 0.0
-        ).table
+        table = named_solver(model, args.classical, args.nfe, 0.0).table
+        return f"{args.classical} {args.nfe}", table
     pack = load_solver(args.solver or bundled_solver(kind))
     warn(check_fit(pack, model))
     return f"S4S {args.nfe}", pack[args.nfe]

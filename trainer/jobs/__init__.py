@@ -1,6 +1,6 @@
-"""Training jobs from configs; the job store itself is s4s_core/app/jobs.py.
+"""Queue training jobs from configs; the job store itself is s4s_core/app/jobs.py.
 
-`runner` is the process that works through the queue, `worker` the process that trains one job.
+`runner` is the process that runs the queue, `worker` the process that trains one job.
 """
 
 from s4s_core.app.jobs import Job, add_job
@@ -21,6 +21,6 @@ def queue_job(config: TrainConfig, start: bool = True) -> Job:
     )
 
 
-def config_of(job: Job) -> TrainConfig:
-    """Return the config that a job was queued with."""
+def job_config(job: Job) -> TrainConfig:
+    """Return the config of a job."""
     return from_toml(job.config_text())

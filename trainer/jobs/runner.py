@@ -1,13 +1,14 @@
-"""The process that works through the queue: one job at a time on each device.
+"""`queue`: the process that runs the queued jobs, one at a time on each device.
 
-It starts a worker for each job and notes the deaths that workers cannot note themselves. It ends
-when nothing is left to do. Workers outlive it; the next runner finds them by their locks.
+It starts a worker for each job and records the deaths that workers cannot record themselves. It
+ends when the queue is empty. Workers outlive it; the next runner finds them by their locks.
 """
 
 import shutil
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -19,8 +20,17 @@ from s4s_core.lock import Lock
 POLL = 0.5
 
 
-def run() -> None:
-    """Work through the queue until it is empty; do nothing while another runner does."""
+def add_arguments(parser: ArgumentParser) -> None:
+    pass
+
+
+def run(args: Namespace) -> int:
+    run_queue()
+    return 0
+
+
+def run_queue() -> None:
+    """Run jobs until the queue is empty; return at once if another runner is alive."""
     jobs_home().mkdir(parents=True, exist_ok=True)
     for trash in jobs_home().glob(".old-*"):  # left by an interrupted deletion
         shutil.rmtree(trash, ignore_errors=True)
@@ -30,7 +40,7 @@ def run() -> None:
             if not lock.take():
                 return
             runner.work()
-        # Whoever queued a job while we held the lock relied on us: check again without it.
+        # A job queued while we held the lock has no other runner: check again without it.
         if not runner.waiting():
             return
 
@@ -96,19 +106,19 @@ class Runner:
         self.children[process] = job, state
 
     def collect_exits(self) -> None:
-        """Note the exit codes of workers that have ended."""
+        """Record the exit codes of workers that have ended."""
         for process in list(self.children):
             if process.poll() is not None:
                 job, state = self.children.pop(process)
                 code = process.returncode
                 self.note_exit(
-                    job, state, f"The process ended at once, with exit code {code}.", code
+                    job, state, f"The process ended immediately with exit code {code}.", code
                 )
 
     def note_exit(self, job: Job, started: JobState, reason: str, code: int | None) -> None:
-        """Write a worker's end into its job's state, unless the worker did so itself.
+        """Record a worker's end in its job's state, unless the worker did so itself.
 
-        `started` is the state at its start: a job that was resumed meanwhile stays queued.
+        started: the state when it was started; a job that was resumed since then stays queued.
         """
         try:
             with job.lock() as lock:

@@ -1,4 +1,4 @@
-"""The process that trains one job: it holds the job's lock and writes everything in its folder."""
+"""`work`: the process that trains one job. It holds the job's lock and writes its files."""
 
 import errno
 import faulthandler
@@ -7,7 +7,10 @@ import os
 import shutil
 import sys
 import traceback
+from argparse import ArgumentParser, Namespace
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from s4s_core.app.detached import STATE
 from s4s_core.app.folders import publish
@@ -16,12 +19,26 @@ from s4s_core.app.processes import lead_group
 from s4s_core.atomic import sweep, write_atomic
 from s4s_core.errors import JobError, S4SError
 
-from ..config import read_config
+from ..config import TrainConfig, read_config
 from ..estimate import check_disk
+
+if TYPE_CHECKING:
+    from s4s_core import SolverTable
+    from s4s_core.training.task import Event
+
+    from ..models.contract import TrainerModel
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TEACHER = "teacher"
-"""Folder of the teacher's results, kept until the job is done."""
+"""The folder of the teacher's results, kept until the job is done."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("id", help="the job's id")
+
+
+def run(args: Namespace) -> int:
+    return work(args.id)
 
 
 def work(id: str) -> int:
@@ -44,7 +61,7 @@ def _work(job: Job, state: JobState) -> int:
     job.save(state)
     try:
         name = _train(job.path)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the job's state must say so
+    except Exception as error:  # noqa: BLE001 - recorded in the job's state
         reason = _reason(error)
         print(f"error: {reason}", file=sys.stderr, flush=True)
         state, code = replace(state, status="failed", message=reason, error=reason), 1
@@ -54,40 +71,40 @@ def _work(job: Job, state: JobState) -> int:
     return code
 
 
-def _reason(error):
-    """One sentence for people; what nobody foresaw goes to the log whole."""
+def _reason(error: Exception) -> str:
+    """Explain an error in a sentence or two; the log gets the traceback of unexpected ones."""
     if isinstance(error, S4SError):
         return str(error)
     traceback.print_exc()
     if isinstance(error, ModuleNotFoundError):
         return (
-            f"{sys.executable} has no module '{error.name}': install the package that brings it "
-            "for that very Python, and resume the job."
+            f"{sys.executable} has no module '{error.name}'. Install the package that provides it "
+            "for that Python, then resume the job."
         )
     if _is_out_of_memory(error):
-        return "Out of memory: close other programs, or train at a lower resolution or precision."
+        return "Out of memory. Close other programs, or train at a lower resolution or precision."
     if isinstance(error, OSError) and error.errno in FULL:
-        return "The disk is full, or its quota is: make room, and resume the job."
-    said = " ".join(str(error).split())[:200]
-    return f"An unexpected {type(error).__name__} stopped it ({said}): the log has the details."
+        return "The disk is full. Make room, then resume the job."
+    text = " ".join(str(error).split())[:200]
+    return f"Unexpected {type(error).__name__}: {text}. See the log for details."
 
 
-def _is_out_of_memory(error):
-    """Did an allocation fail? Asks torch only if it is here: its import may be what failed."""
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether an allocation failed, without importing torch: that may be what failed."""
     if "torch" not in sys.modules:
         return isinstance(error, MemoryError)
     from s4s_core.training.memory import is_out_of_memory
 
-    return is_out_of_memory(error)
+    return bool(is_out_of_memory(error))
 
 
-def _train(folder):
-    """Train, save the solver, and return the name that it has in the solvers' folder."""
+def _train(folder: Path) -> str:
+    """Train, save the solver and return its name in the solver folder."""
     for name in (STATE, FIT, RESULT):
         sweep(folder / name)
     config = read_config(folder / CONFIG)
     check_disk(config)
-    data = _solver(folder, config)
+    data = _train_solver(folder, config)
     write_atomic(folder / RESULT, data)
     path = publish(data, config.title)
     shutil.rmtree(folder / TEACHER, ignore_errors=True)
@@ -95,47 +112,52 @@ def _train(folder):
     return path.name
 
 
-def _solver(folder, config):
-    """The bytes of the solver file that a config asks for; imports what is heavy."""
+def _train_solver(folder: Path, config: TrainConfig) -> bytes:
+    """Train and return the bytes of the solver file."""
     from s4s_core.solver_file import dump_solver
 
     from ..models import open_model
-    from ..training import described, teacher_of, train
+    from ..training import named_teacher, train, with_training_facts
 
     print(f"Loading {config.model.label}", flush=True)
     model = open_model(config.model)
     check_disk(config, model.shape)
-    teacher = teacher_of(config, model)
+    teacher = named_teacher(config, model)
     with Record(folder, config, model, teacher) as record:
         result = train(config, model, record, folder / FIT, folder / TEACHER, teacher)
         for line in result.log:
             print(line, flush=True)
-        pack = described(result.pack, model, config, record.gallery.finish(result))
-    return dump_solver(pack)
+        thumbnail = record.gallery.finish(result)
+    data: bytes = dump_solver(with_training_facts(result.pack, model, config, thumbnail))
+    return data
 
 
 class Record:
-    """Listens to fit: a line of metrics for every event, and pictures now and then."""
+    """Records fit's events: a line of metrics for each, and pictures now and then."""
 
-    def __init__(self, folder, config, model, teacher):
+    def __init__(
+        self, folder: Path, config: TrainConfig, model: "TrainerModel", teacher: "SolverTable"
+    ) -> None:
+        from s4s_core.app.plan import RunProgress
+
         from ..gallery import Gallery
-        from ..training import Course
+        from ..training import call_plan
 
         last = Job(folder.name).last_metric()
-        self.course = Course(config, last.get("seconds", 0.0))
+        self.progress = RunProgress(call_plan(config), last.get("seconds", 0.0))
         self.gallery = Gallery(model, teacher, folder / SAMPLES)
         self.file = open(folder / METRICS, "ab")  # noqa: SIM115 - closed in __exit__
         if self.file.tell():
             self.file.write(b"\n")  # ends a line that a killed process left unfinished
 
-    def __enter__(self):
+    def __enter__(self) -> "Record":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.file.close()
 
-    def __call__(self, event):
-        line = self.course.line(event)
+    def __call__(self, event: "Event") -> None:
+        line = self.progress.line(event)
         self.file.write(json.dumps(line).encode() + b"\n")
         self.file.flush()
         if event.table is not None:

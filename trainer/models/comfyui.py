@@ -33,10 +33,9 @@ from s4s_core.app.comfyui import (
 from s4s_core.app.folders import CHECKOUT
 from s4s_core.errors import ModelError
 
-from .choice import ModelChoice
-from .contract import about, fingerprint
+from . import ModelChoice
+from .contract import about, file_digest, fingerprint
 from .prompts import PROMPTS
-from .weights import file_digest
 
 ENDINGS = (".safetensors", ".sft")
 GUIDANCE = 3.5

@@ -1,41 +1,65 @@
 """What the trainer asks of a model beyond the core's contract, and helpers to provide it."""
 
 import hashlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 
 from s4s_core.errors import ModelError
+from s4s_core.model import Model
 from s4s_core.table import canonical_json
 
-
-def no_conditions(batch, generator):
-    """Conditions of a model that has none."""
-    return None
+_PIECE = 1 << 22
+_WEIGHTS = ("model_index.json", "*/*.json", "*/*.safetensors")
 
 
-def no_pictures(x):
-    """Pictures of a model whose results cannot be shown."""
-    return None
+@runtime_checkable
+class TrainerModel(Model, Protocol):
+    """A model that the trainer has opened.
+
+    fingerprint: identifies everything the results depend on, or None to reuse nothing between runs.
+    about: model, cfg and resolution, as the metadata of a solver file holds them.
+    decode: turns x into pictures [batch, 3, h, w] in [0, 1]; returns None if there are none.
+    """
+
+    name: str
+    about: Mapping[str, Any]
+    device: torch.device | str
+    fingerprint: str | None
+    decode: Callable[[torch.Tensor], torch.Tensor | None]
 
 
-def rgb_pictures(x):
-    """Pictures in [0, 1] of pixels in [-1, 1]."""
+def no_conditions(batch: int, generator: torch.Generator) -> None:
+    """Provide `conditions` for a model without any."""
+
+
+def no_pictures(x: torch.Tensor) -> None:
+    """Provide `decode` for a model whose results are not pictures."""
+
+
+def rgb_pictures(x: torch.Tensor) -> torch.Tensor:
+    """Convert pixels in [-1, 1] to pictures in [0, 1]."""
     return (x.float() / 2 + 0.5).clamp(0, 1)
 
 
-def complete(model, **facts):
-    """The model itself, with those of the facts as attributes that it does not have yet."""
-    for name, value in facts.items():
+def complete(model: object, **attributes: Any) -> TrainerModel:
+    """Set those attributes that the model lacks, and return it."""
+    for name, value in attributes.items():
         if not hasattr(model, name):
             try:
                 setattr(model, name, value)
             except AttributeError as error:
-                raise ModelError(f"The model has no '{name}', and takes none: {error}.") from error
-    return model
+                raise ModelError(
+                    f"The model has no '{name}' and it cannot be set: {error}."
+                ) from error
+    return cast(TrainerModel, model)
 
 
-def choose_device(name):
-    """torch.device of a ModelChoice's `device`; ModelError where this machine has none."""
+def choose_device(name: str) -> torch.device:
+    """Return the torch device of a ModelChoice; raise ModelError if it is not available."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
         if torch.backends.mps.is_available():
@@ -44,22 +68,44 @@ def choose_device(name):
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ModelError(f"The device '{name}' cannot be used here: {reason}") from error
+        raise ModelError(f"The device '{name}' is not available: {reason}") from error
 
 
-def about(name, digest, cfg, width=0, height=0, **facts):
-    """Metadata of a solver file: the model, the guidance scale and, in pixels, the resolution."""
-    known = {"model": {"name": name, "hash": digest, **facts}, "cfg": [cfg, cfg]}
+def about(
+    name: str, digest: str, cfg: float, width: int = 0, height: int = 0, **facts: Any
+) -> dict[str, Any]:
+    """Return metadata for a solver file: model, guidance scale and resolution in pixels."""
+    known: dict[str, Any] = {"model": {"name": name, "hash": digest, **facts}, "cfg": [cfg, cfg]}
     if width and height:
         known["resolution"] = [width, height]
     return known
 
 
-def fingerprint(digest, *facts):
-    """The identity of a model: a hash of its weights, and one of all else that results depend on.
+def fingerprint(digest: str, *facts: Any) -> str:
+    """Return the identity of a model: a hash of its weights and one of everything else.
 
-    digest: SHA-256 of the weights, in hex; a kind in front of a colon is left out.
+    digest: SHA-256 of the weights in hex, optionally with a kind and a colon in front.
     """
     digest = digest.rpartition(":")[2]
     rest = hashlib.sha256(canonical_json(list(facts)).encode()).hexdigest()
     return f"{digest[:16]}-{rest[:16]}"
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """Return a file's SHA-256 in hex: the checkpoint hash of model sites and WebUIs."""
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+    except OSError as error:
+        raise ModelError(f"Could not read {path}: {error.strerror}.") from error
+    return digest.hexdigest()
+
+
+def folder_digest(folder: str | os.PathLike[str]) -> str:
+    """Return a SHA-256, in hex, over the names and hashes of a pipeline's weights and configs."""
+    folder = Path(folder)
+    files = sorted({path for pattern in _WEIGHTS for path in folder.glob(pattern)})
+    lines = [f"{path.relative_to(folder).as_posix()} {file_digest(path)}\n" for path in files]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -1,62 +1,80 @@
-"""The networks of diffusers' pipelines, one class each: how prompts and the network are called.
+"""The networks of diffusers pipelines, one class each: how to encode prompts and call them."""
 
-part             the network's name in the pipeline
-take(cfg) -> cfg the guidance scale that is left for classifier-free guidance
-encode(pipe, prompts, negative, device) -> (texts, negatives)
-                 dicts of tensors, one row per prompt and one negative row; `negative` is as
-                 long as the prompts, or None
-predict(x, sigma, time, texts) -> output
-                 of one batch, without guidance
-"""
+from typing import Any
 
 import torch
 
 from s4s_core.errors import ModelError
 
+Texts = dict[str, torch.Tensor]
+"""Embeddings by name, one row per prompt."""
+
 
 class UNet:
-    """Stable Diffusion 1 and 2."""
+    """Stable Diffusion 1 and 2; the other networks override what differs."""
 
     part, cfg, patch = "unet", 7.5, 1
+    """The network's name in the pipeline, the default guidance scale, pixels per token side."""
 
-    def __init__(self, pipe, height, width):
+    guidance = 0.0
+    """The guidance scale that the network itself takes; 0 if it takes none."""
+
+    def __init__(self, pipe: Any, height: int, width: int) -> None:
         self.network = getattr(pipe, self.part)
         self.config = self.network.config
         self.size = height, width
         if getattr(self.config, "time_cond_proj_dim", None):
-            raise ModelError("This pipeline is distilled to a few steps of its own solver already.")
+            raise ModelError("This pipeline is already distilled to a few steps.")
 
     @staticmethod
-    def default_size(pipe):
-        """(height, width) in pixels where the user chose none."""
-        size = pipe.unet.config.sample_size
-        sides = (size, size) if isinstance(size, int) else size
-        return tuple(side * pipe.vae_scale_factor for side in sides)
+    def default_size(pipe: Any) -> tuple[int, int]:
+        """Return (height, width) in pixels."""
+        size, scale = pipe.unet.config.sample_size, pipe.vae_scale_factor
+        height, width = (size, size) if isinstance(size, int) else size
+        return height * scale, width * scale
 
     @property
-    def channels(self):
-        """Channels of the latent; ModelError for a network that wants a picture beside it."""
+    def channels(self) -> int:
+        """The latent's channels; raises ModelError for a network that also takes a picture."""
         if self.config.in_channels != self.config.out_channels:
-            raise ModelError("This is an inpainting or editing model: take its text-to-image kin.")
-        return self.config.in_channels
+            raise ModelError(
+                "This is an inpainting or editing model. Use its text-to-image version."
+            )
+        return int(self.config.in_channels)
 
-    def take(self, cfg):
+    def take(self, cfg: float) -> float:
+        """Take the user's guidance scale (0 for the default); return the one for CFG."""
         return cfg or self.cfg
 
-    def encode(self, pipe, prompts, negative, device):
+    def encode(
+        self, pipe: Any, prompts: list[str], negative: list[str] | None, device: torch.device
+    ) -> tuple[Texts, Texts]:
+        """Return the embeddings of the prompts, and one row for the negative prompt.
+
+        negative: None, or as many texts as there are prompts.
+        """
         texts, negatives = pipe.encode_prompt(prompts, device, 1, True, negative)
         return {"text": texts}, {"text": negatives[:1]}
 
-    def predict(self, x, sigma, time, texts):
-        return self.network(x, time, encoder_hidden_states=texts["text"], return_dict=False)[0]
+    def predict(
+        self, x: torch.Tensor, sigma: torch.Tensor, time: torch.Tensor, texts: Texts
+    ) -> torch.Tensor:
+        """Call the network on one batch, without classifier-free guidance."""
+        text = texts["text"]
+        output: torch.Tensor = self.network(x, time, encoder_hidden_states=text, return_dict=False)[
+            0
+        ]
+        return output
 
 
 class UNetXL(UNet):
-    """Stable Diffusion XL: a pooled text and the picture's size beside the text."""
+    """Stable Diffusion XL: takes a pooled text and the picture's size as well."""
 
     cfg = 5.0
 
-    def encode(self, pipe, prompts, negative, device):
+    def encode(
+        self, pipe: Any, prompts: list[str], negative: list[str] | None, device: torch.device
+    ) -> tuple[Texts, Texts]:
         return _four(
             pipe.encode_prompt(
                 prompts,
@@ -66,17 +84,20 @@ class UNetXL(UNet):
             )
         )
 
-    def predict(self, x, sigma, time, texts):
+    def predict(
+        self, x: torch.Tensor, sigma: torch.Tensor, time: torch.Tensor, texts: Texts
+    ) -> torch.Tensor:
         height, width = self.size
         ids = texts["pooled"].new_tensor([height, width, 0, 0, height, width])
         added = {"text_embeds": texts["pooled"], "time_ids": ids.expand(len(x), -1)}
-        return self.network(
+        output: torch.Tensor = self.network(
             x,
             time,
             encoder_hidden_states=texts["text"],
             added_cond_kwargs=added,
             return_dict=False,
         )[0]
+        return output
 
 
 class SD3(UNet):
@@ -85,10 +106,12 @@ class SD3(UNet):
     part, cfg, patch = "transformer", 7.0, 2
 
     @staticmethod
-    def default_size(pipe):
+    def default_size(pipe: Any) -> tuple[int, int]:
         return (pipe.default_sample_size * pipe.vae_scale_factor,) * 2
 
-    def encode(self, pipe, prompts, negative, device):
+    def encode(
+        self, pipe: Any, prompts: list[str], negative: list[str] | None, device: torch.device
+    ) -> tuple[Texts, Texts]:
         return _four(
             pipe.encode_prompt(
                 prompts,
@@ -100,49 +123,57 @@ class SD3(UNet):
             )
         )
 
-    def predict(self, x, sigma, time, texts):
-        return self.network(
+    def predict(
+        self, x: torch.Tensor, sigma: torch.Tensor, time: torch.Tensor, texts: Texts
+    ) -> torch.Tensor:
+        output: torch.Tensor = self.network(
             hidden_states=x,
             timestep=time,
             encoder_hidden_states=texts["text"],
             pooled_projections=texts["pooled"],
             return_dict=False,
         )[0]
+        return output
 
 
 class Flux(SD3):
-    """Flux: patches as tokens, and a guidance scale that the network itself is told."""
+    """Flux: patches are tokens, and the network may take the guidance scale as an input."""
 
     cfg = 3.5
 
-    def __init__(self, pipe, height, width):
+    def __init__(self, pipe: Any, height: int, width: int) -> None:
         super().__init__(pipe, height, width)
         self.pack, self.ids = pipe._pack_latents, pipe._prepare_latent_image_ids
-        self.guided, self.guidance, self._time = bool(self.config.guidance_embeds), 0.0, None
+        self.guided = bool(self.config.guidance_embeds)
+        self._time: torch.Tensor | None = None
         self.network.time_text_embed.register_forward_pre_hook(self._exact_time)
 
     @property
-    def channels(self):
-        return self.config.in_channels // 4
+    def channels(self) -> int:
+        return int(self.config.in_channels) // 4
 
-    def take(self, cfg):
-        """Networks that know no guidance scale (schnell) take none by default."""
+    def take(self, cfg: float) -> float:
+        """A network without a guidance input (schnell) uses no guidance by default."""
         if not self.guided:
             return cfg or 1.0
         self.guidance = cfg or self.cfg
         return 1.0
 
-    def encode(self, pipe, prompts, negative, device):
+    def encode(
+        self, pipe: Any, prompts: list[str], negative: list[str] | None, device: torch.device
+    ) -> tuple[Texts, Texts]:
         text, pooled, _ = pipe.encode_prompt(prompts, device=device)
         no_text, no_pooled, _ = pipe.encode_prompt((negative or [""])[:1], device=device)
         return {"text": text, "pooled": pooled}, {"text": no_text, "pooled": no_pooled}
 
-    def predict(self, x, sigma, time, texts):
+    def predict(
+        self, x: torch.Tensor, sigma: torch.Tensor, time: torch.Tensor, texts: Texts
+    ) -> torch.Tensor:
         count, channels, height, width = x.shape
         rows, columns = height // 2, width // 2
         guidance = x.new_full((count,), self.guidance, dtype=torch.float32)
         self._time = time
-        out = self.network(
+        out: torch.Tensor = self.network(
             hidden_states=self.pack(x, count, channels, height, width),
             timestep=sigma,
             guidance=guidance if self.guided else None,
@@ -155,20 +186,20 @@ class Flux(SD3):
         out = out.view(count, rows, columns, channels, 2, 2).permute(0, 3, 1, 4, 2, 5)
         return out.reshape(x.shape)
 
-    def _exact_time(self, module, arguments):
-        """The time in float32: the network rounds it to its own precision, in steps of 4 / 1000."""
+    def _exact_time(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Pass the time in float32: the network would round it to its own precision."""
         return self._time, *arguments[1:]
 
 
-def _four(encoded):
+def _four(encoded: tuple[torch.Tensor, ...]) -> tuple[Texts, Texts]:
     text, no_text, pooled, no_pooled = encoded
     return {"text": text, "pooled": pooled}, {"text": no_text[:1], "pooled": no_pooled[:1]}
 
 
-NETWORKS = {
+NETWORKS: dict[str, type[UNet]] = {
     "StableDiffusionPipeline": UNet,
     "StableDiffusionXLPipeline": UNetXL,
     "StableDiffusion3Pipeline": SD3,
     "FluxPipeline": Flux,
 }
-"""Pipelines that can be trained for, by the name in their model_index.json."""
+"""Supported pipelines, by the class name in model_index.json."""

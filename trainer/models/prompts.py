@@ -1,4 +1,4 @@
-"""The prompts that solvers are trained on where the user names none: many subjects and styles."""
+"""The prompts that solvers are trained on by default: many subjects and styles."""
 
 PROMPTS = (
     "a photo of a red fox in fresh snow, morning light",

@@ -12,7 +12,7 @@ from s4s_core.errors import ModelError, S4SError
 from s4s_core.solver_file import load_unchanged
 
 from .. import rendering
-from ..models.choice import PATHS
+from ..models import PATHS
 from ..rendering import PICTURES, STOPPED, compare_home
 from . import PanelHost, fields, markup
 from .compat import Shown, changed, changed_choices, on
@@ -161,7 +161,7 @@ def refresh(shown: Shown, chosen: Any, nfe: Any) -> list[Any]:
     solver = chosen if chosen in names and not was_default else names[0]
     nfes = _step_counts(solver)
     steps = nfe if nfe in nfes else next(iter(nfes[len(nfes) // 2 :]), None)
-    state = rendering.look(compare_home())
+    state = rendering.rendering_state(compare_home())
     running = bool(state and state["running"])
     return [
         changed_choices(shown, "compared", names, chosen, solver),

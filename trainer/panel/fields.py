@@ -9,7 +9,7 @@ import gradio as gr
 from s4s_core.app.folders import CHECKOUT
 from s4s_core.errors import ModelError
 
-from ..models.choice import DTYPES, MODELS, PATHS, ModelChoice
+from ..models import DTYPES, MODELS, PATHS, ModelChoice
 from . import PanelHost
 from .compat import on
 

@@ -12,10 +12,9 @@ from s4s_core.errors import ConfigError
 from s4s_core.names import METHODS, OBJECTIVES
 
 from .. import jobs
-from ..config import TrainConfig
+from ..config import PRESETS, TrainConfig, with_preset
 from ..estimate import Estimate, estimate, size
-from ..models.choice import PATHS
-from ..presets import PRESETS, with_preset
+from ..models import PATHS
 from . import PanelHost, fields, markup
 from .compat import on
 
@@ -188,7 +187,7 @@ def field_values(config: TrainConfig) -> dict[str, Any]:
 
 def field_updates(job: Job) -> list[Any]:
     """Return updates that fill all fields with the settings of a job."""
-    values = field_values(jobs.config_of(job))
+    values = field_values(jobs.job_config(job))
     updates = {name: gr.update(value=value) for name, value in values.items()}
     updates["path"] = gr.update(value=values["path"], visible=values["kind"] in PATHS)
     return list(updates.values())

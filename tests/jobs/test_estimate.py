@@ -1,4 +1,4 @@
-"""Estimates before a training starts: calls, time, memory, disk, and what speaks against it."""
+"""Estimates before training starts: calls, time, memory, disk space, warnings."""
 
 import json
 import shutil
@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from s4s_core import fit
+from s4s_core.app.plan import RunProgress
 from s4s_core.errors import ConfigError, ModelError, S4SError, TrainingError
 from s4s_core.mixture import GaussianMixture
 from s4s_core.objectives import L2
@@ -20,7 +21,7 @@ from trainer.cli import main
 from trainer.config import TrainConfig
 from trainer.memory import available, peak_of_process
 from trainer.models import ModelChoice
-from trainer.training import Course, Plan, train
+from trainer.training import call_plan, train
 
 MODELS = Path(__file__).parents[1] / "helpers" / "job_models.py"
 MIXTURE = TrainConfig(model=ModelChoice("mixture"), nfes=(4,), budget=500)
@@ -40,19 +41,31 @@ def small(**options):
     return model
 
 
+def raise_out_of_memory(x, sigma, cond=None):
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+
+def progress_lines(config, model):
+    """Train and return (result, lines of metrics)."""
+    progress, lines = RunProgress(call_plan(config)), []
+    result = train(config, model, lambda event: lines.append(progress.line(event)))
+    shares = [line["progress"] for line in lines]
+    assert shares == sorted(shares) and shares[-1] <= 1.0
+    return result, lines
+
+
 def test_an_estimate_has_time_memory_and_calls():
-    found = estimate.measure(MIXTURE)
-    assert found.seconds > 0 and found.calls == Plan(MIXTURE).total and found.device == "cpu"
-    assert 50e6 < found.memory_bytes < 1e12 and found.warnings == ()
+    result = estimate.measure(MIXTURE)
+    assert result.seconds > 0 and result.calls == call_plan(MIXTURE).total
+    assert result.device == "cpu" and result.warnings == ()
+    assert 50e6 < result.memory_bytes < 1e12
     more = TrainConfig(model=MIXTURE.model, nfes=(4, 5, 6), budget=500)
-    assert Plan(more).total > 2 * Plan(MIXTURE).total
+    assert call_plan(more).total > 2 * call_plan(MIXTURE).total
 
 
 def test_the_dry_run_is_another_process_and_its_errors_are_ours():
-    found = estimate.estimate(MIXTURE)
-    assert found.calls == Plan(MIXTURE).total and isinstance(found.warnings, tuple)
     bad = TrainConfig(model=ModelChoice("python", f"{MODELS}:not_a_number"))
-    with pytest.raises(S4SError, match="NaN or infinity for plain noise") as caught:
+    with pytest.raises(S4SError, match="returns NaN or infinity") as caught:
         estimate.estimate(bad)
     assert "\n" not in str(caught.value)
 
@@ -62,14 +75,15 @@ def test_a_model_that_prints_does_not_spoil_the_estimate(tmp_path):
     code += "model = lambda choice: GaussianMixture.random(4, (3, 4, 4), seed=0)\n"
     (tmp_path / "noisy.py").write_text(code)
     noisy = TrainConfig(model=ModelChoice("python", f"{tmp_path / 'noisy.py'}:model"), budget=500)
-    assert estimate.estimate(noisy).calls == Plan(noisy).total
+    result = estimate.estimate(noisy)
+    assert result.calls == call_plan(noisy).total and isinstance(result.warnings, tuple)
 
 
-def test_the_command_for_people_and_programs(capsys):
+def test_the_command_prints_text_or_json(capsys):
     options = ["estimate", "--model", "mixture", "--budget", "500"]
     assert main([*options, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"seconds", "memory_bytes", "calls", "device", "warnings"}
+    values = json.loads(capsys.readouterr().out)
+    assert set(values) == {"seconds", "memory_bytes", "calls", "device", "warnings"}
     assert main(options) == 0
     assert "model calls on cpu" in capsys.readouterr().out
 
@@ -82,28 +96,22 @@ def test_the_plan_bounds_what_is_spent(method):
         budget=600 if method == "gauss-newton" else 0,
         options={"samples": 8, "validation": 4, "held_out": 4, "epochs": 1},
     )
-    course, lines = Course(config), []
-    model = small(fingerprint=None)
-    result = train(config, model, lambda event: lines.append(course.line(event)))
-    total = Plan(config).total
+    result, lines = progress_lines(config, small(fingerprint=None))
+    total = call_plan(config).total
     assert 0.3 * total < result.calls <= 1.05 * total
-    shares = [line["progress"] for line in lines]
-    assert shares == sorted(shares) and shares[-1] <= 1.0
-    assert lines[-1]["eta"] >= 0
+    assert lines[-1]["eta"] >= 0 and "steps, iteration" in lines[-1]["message"]
 
 
 def test_the_plan_counts_what_gits_measures():
-    """For a teacher and for a start: each measures its own, once per run."""
+    """The teacher and the start each measure the model once per run."""
     model, calls = small(fingerprint=None), []
     denoise = model.denoise
     model.denoise = lambda x, sigma, cond=None: (calls.append(len(x)), denoise(x, sigma))[1]
     options = {"samples": 8, "validation": 4, "held_out": 4, "init": "ipndm:2:gits"}
     config = TrainConfig(nfes=(3, 4), budget=300, teacher="ipndm:2:gits:6", options=options)
-    course, lines = Course(config), []
-    train(config, model, lambda event: lines.append(course.line(event)))
-    assert 2 * GITS_CALLS < sum(calls) <= Plan(config).total < sum(calls) + 1000
-    shares = [line["progress"] for line in lines]
-    assert shares == sorted(shares) and shares[0] > 0.4 and shares[-1] <= 1.0
+    _, lines = progress_lines(config, model)
+    assert 2 * GITS_CALLS < sum(calls) <= call_plan(config).total < sum(calls) + 1000
+    assert lines[0]["progress"] > 0.4
 
 
 def test_a_config_trains_what_fit_trains():
@@ -119,27 +127,29 @@ def test_a_config_trains_what_fit_trains():
     assert pack.metadata["teacher"]["nfe"] == 6 and pack.digest != ours.digest
 
 
-def test_memory_that_runs_out_halves_the_batch_and_says_so():
+def test_memory_that_runs_out_halves_the_batch_with_a_warning():
     def denoise(x, sigma, cond=None):
-        if len(x) > 8:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return x
+        return raise_out_of_memory(x, sigma) if len(x) > 8 else x
 
     trial = estimate.DryRun(small(denoise=denoise), TrainConfig(), L2())
     assert (trial.wanted, trial.batch) == (32, 8)
-    said = " ".join(estimate._warnings(trial, Plan(MIXTURE), 1.0))
-    assert "8 samples at once instead of 32" in said
+    (warning,) = estimate._warnings(trial, call_plan(MIXTURE), 1.0)
+    assert "8 samples at once instead of 32" in warning
 
 
-def test_a_single_sample_that_does_not_fit_is_one_sentence():
-    def denoise(x, sigma, cond=None):
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-
-    with pytest.raises(TrainingError, match="not enough memory for a single sample"):
+@pytest.mark.parametrize(
+    ("denoise", "error", "says"),
+    [
+        (raise_out_of_memory, TrainingError, "Not enough memory for a single sample"),
+        (lambda x, sigma: x * float("nan"), ModelError, "NaN or infinity"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused(denoise, error, says):
+    with pytest.raises(error, match=says):
         estimate.DryRun(small(denoise=denoise), TrainConfig(), L2())
 
 
-def test_a_model_that_is_too_slow_for_a_batch_is_reckoned_from_one_sample(monkeypatch):
+def test_a_model_that_is_too_slow_for_a_batch_is_extrapolated_from_one_sample(monkeypatch):
     monkeypatch.setattr(estimate, "LONGEST_CALL", 0.0)
     sizes = []
 
@@ -197,34 +207,30 @@ def test_what_the_objective_takes_is_in_the_estimate(monkeypatch, method):
     assert estimate.measure(config).seconds >= results
 
 
-def test_nan_is_refused():
-    with pytest.raises(ModelError, match="NaN or infinity"):
-        estimate.DryRun(small(denoise=lambda x, sigma: x * float("nan")), TrainConfig(), L2())
-
-
-def test_a_full_disk_and_too_little_memory_are_said(monkeypatch):
+def test_too_little_disk_space_is_an_error(monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=70e6))
     estimate.check_disk(MIXTURE)
     pairs = {"samples": 50, "validation": 30, "held_out": 20}
-    with pytest.raises(ConfigError, match="70 MB of free disk, and 467 MB are needed"):
+    with pytest.raises(ConfigError, match="467 MB needed, 70 MB free"):
         estimate.check_disk(TrainConfig(options=pairs), (100, 100, 100))
-    trial = SimpleNamespace(memory=9e9, free=8e9, batch=4, wanted=4)
-    memory, time = estimate._warnings(trial, Plan(MIXTURE), 1e5)
-    assert "about 9.0 GB" in memory and "8.0 GB" in memory and "more than a day" in time
 
 
-def test_as_many_calls_as_the_teachers_are_warned_of():
-    trial = SimpleNamespace(memory=0, free=0, batch=4, wanted=4)
-    for nfes, teacher, warned in (
-        ((5, 20), "auto", 1),
-        ((19,), "auto", 0),
-        ((6,), "euler:1:edm:5", 1),
-    ):
-        plan = Plan(TrainConfig(nfes=nfes, teacher=teacher))
-        said = list(estimate._warnings(trial, plan, 1.0))
-        assert len(said) == warned and all("nothing to learn" in each for each in said)
+@pytest.mark.parametrize(
+    ("config", "memory", "seconds", "warnings"),
+    [
+        (MIXTURE, 9e9, 1e5, ["about 9.0 GB of memory, but only 8.0 GB", "more than a day"]),
+        (TrainConfig(nfes=(5, 20)), 0, 1, ["nothing to learn"]),
+        (TrainConfig(nfes=(19,)), 0, 1, []),
+        (TrainConfig(nfes=(6,), teacher="euler:1:edm:5"), 0, 1, ["nothing to learn"]),
+    ],
+)
+def test_warnings(config, memory, seconds, warnings):
+    trial = SimpleNamespace(memory=memory, free=8e9, batch=4, wanted=4)
+    given = list(estimate._warnings(trial, call_plan(config), seconds))
+    assert len(given) == len(warnings)
+    assert all(part in text for part, text in zip(warnings, given, strict=True))
 
 
-def test_this_processs_memory_is_known():
+def test_the_memory_of_this_process_is_known():
     assert 10e6 < peak_of_process() < 1e12
     assert available() >= 0
