@@ -81,7 +81,7 @@ class Panel:
             connection.request(method, path, body, named)
             response = connection.getresponse()
             return response.status, response.read(1 << 20).decode("utf-8", "replace")
-        except ConnectionError:  # http.client.RemoteDisconnected is one
+        except (ConnectionResetError, BrokenPipeError, ConnectionAbortedError):
             return REFUSED, ""
         finally:
             connection.close()
