@@ -192,7 +192,7 @@ def test_precision_by_device():
     assert choose_dtype("float16", torch.device("cpu"), True) == torch.float16
 
 
-def test_sentences_about_folders(folders, tmp_path):
+def test_bad_folders_and_files_are_refused(folders, tmp_path):
     def refused(path, sentence, **options):
         with pytest.raises(ModelError, match=sentence):
             open_model(tiny.choice(path, **options))

@@ -248,7 +248,7 @@ def test_a_solver_for_other_models_is_refused(kind, wrong, two, folders):
         tiny.run(kind, pipe, torch.zeros(2, channels, 8, 8), 4)
 
 
-def test_sentences(two, tmp_path, monkeypatch):
+def test_errors(two, tmp_path, monkeypatch):
     monkeypatch.setenv("S4S_SOLVERS", str(tmp_path))
     scheduler = S4SScheduler(solver="ve.safetensors", **tiny.BETAS)
     with pytest.raises(TableError, match="no table for 7 steps. Choose one of 4"):
@@ -280,8 +280,8 @@ def test_takes_the_configuration_of_any_scheduler(name, two):
     assert scheduler.times.sigma_max == pytest.approx(14.6146, rel=1e-4)
 
 
-def test_without_diffusers_one_sentence(monkeypatch):
+def test_without_diffusers_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.delitem(sys.modules, "trainer.diffusers_scheduler")
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModelError, match="needs diffusers.*-m pip install"):
+    with pytest.raises(ModelError, match="needs diffusers.*pip install"):
         importlib.import_module("trainer.diffusers_scheduler")
