@@ -17,7 +17,7 @@ def samples(
     net: EmojiNet, labels: torch.Tensor, seed: int = 0, cfg: float = 2.0, nfe: int = 20
 ) -> torch.Tensor:
     """Draw pictures in [-1, 1] of class ids [N], with `nfe` calls each."""
-    model = DemoModel(net, NAMES, "ve", cfg)
+    model = DemoModel(net, tuple(NAMES), "ve", cfg)
     table = classical_table("ipndm", schedule("edm", nfe, model), order=3, space=model)
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(len(labels), *model.shape, generator=generator)

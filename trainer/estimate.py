@@ -246,7 +246,6 @@ class DryRun:
             if self.gradient:
                 result = target.clone().requires_grad_()
                 self.objective.distance(result, target).sum().backward()
-                value = result.grad
+                float(result.detach().sum())  # waits for the device
             else:
-                value = self.objective.embed(target)
-            float(value.sum())  # waits for the device
+                float(self.objective.embed(target).sum())

@@ -122,7 +122,7 @@ class FrechetDistances:
 
     def _moments(self, cell: Cell, model: Model, table: SolverTable, seed: int) -> Moments:
         """Moments of a table's pictures, which are rendered once."""
-        digest: str = table.digest  # type: ignore[attr-defined]
+        digest: str = table.digest
         source = f"{cell.model}-{weights_digest()[:12]}-{cell.cfg:g}-{digest[:20]}"
         path = self.lab.store.folder / f"features-{source}-{cell.frechet}-{seed}.safetensors"
         try:
