@@ -148,8 +148,10 @@ def run(command: Sequence[str], cwd: Path | None = None, env: dict[str, str] | N
     Ctrl-C reaches the command directly, and the command decides when to stop. SIGTERM is passed
     on to it.
     """
+    started: list[subprocess.Popen[bytes]] = []
+    signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in started])
     process = subprocess.Popen(command, cwd=cwd, env=env)
-    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    started.append(process)
     while True:
         try:
             code = process.wait()

@@ -210,7 +210,9 @@ def parse_solver(data: bytes) -> SolverPack:
     if set(entries) != {str(nfe) for nfe in arrays}:
         raise ValueError("its description and its tensors name different NFEs")
     space = manifest["space"]
-    tables = {nfe: _parse_table(nfe, arrays[nfe], entries[str(nfe)], space) for nfe in arrays}
+    tables = {
+        nfe: _parse_table(nfe, arrays[nfe], entries[str(nfe)], space) for nfe in sorted(arrays)
+    }
     check_metadata(manifest["about"])
     pack = SolverPack(tables, manifest["about"])
     if manifest["sha256"] != pack.digest:

@@ -1,3 +1,5 @@
+"""`python -m trainer`: run the command line."""
+
 import sys
 
 from .cli import main

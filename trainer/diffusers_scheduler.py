@@ -1,4 +1,4 @@
-"""A learned solver as the scheduler of a diffusers pipeline:
+"""`S4SScheduler`: a learned solver as the scheduler of a diffusers pipeline.
 
     pipe.scheduler = S4SScheduler.from_config(pipe.scheduler.config, solver="my.safetensors")
     pipe("a red fox", num_inference_steps=5)

@@ -136,7 +136,7 @@ def test_the_panel_shows_no_foreign_file(linked):
     seen = {}
     solvers_tab = pytest.importorskip("trainer.panel.solvers")
     if "passwd.safetensors" in folders.solver_files():
-        shown = solvers_tab.look(seen, "passwd.safetensors", None)
+        shown = solvers_tab.refresh(seen, "passwd.safetensors", None)
         assert "cannot be used" in shown[2] and shown[3] == "" and "root:" not in str(shown)
         solvers_tab.delete("passwd.safetensors")
         assert not (linked / "passwd.safetensors").is_symlink() and Path("/etc/passwd").exists()

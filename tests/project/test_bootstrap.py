@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -152,10 +151,11 @@ class Checkout:
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # A shell's background jobs ignore Ctrl-C, and so would this one if pytest is such a job.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert process.stdout.readline().startswith("trainer")
         assert process.stdout.readline() == "waiting\n"
-        time.sleep(0.5)  # s4s.py sets its signal handler just after it starts the trainer
         (os.killpg if group else os.kill)(process.pid, number)
         out, _ = process.communicate(timeout=120)
         return process.returncode, out

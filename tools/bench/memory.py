@@ -94,7 +94,13 @@ class SmallConv:
 def memory_table() -> Table:
     """Measure sampling, Gauss-Newton and S4S on SmallConv with a batch of 16."""
     model = SmallConv()
-    pairs: dict[str, Any] = {"samples": 16, "validation": 16, "held_out": 16, "batch": 16, "init": "ipndm:3:edm"}
+    pairs: dict[str, Any] = {
+        "samples": 16,
+        "validation": 16,
+        "held_out": 16,
+        "batch": 16,
+        "init": "ipndm:3:edm",
+    }
 
     def train(nfe: int, method: str, **options: Any) -> int:
         return peak_bytes(lambda: fit(model, nfe, method, **pairs, **options))
