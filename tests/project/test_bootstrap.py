@@ -151,7 +151,7 @@ class Checkout:
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            # A shell's background jobs ignore Ctrl-C, and so would this one if pytest is such a job.
+            # Background jobs of a shell ignore Ctrl-C, and pytest may be one.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert process.stdout.readline().startswith("trainer")
