@@ -6,7 +6,7 @@ are left out. Whoever shows a text must still escape it.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ..table import SolverPack
@@ -41,7 +41,7 @@ class SolverDescription:
 
     def plain(self) -> dict[str, Any]:
         """Return the description as JSON-able data."""
-        return asdict(self)
+        return dict(vars(self))
 
     def facts(self) -> dict[str, str]:
         """Return what an artist wants to know, as text by label; what is unknown is left out."""
