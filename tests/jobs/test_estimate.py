@@ -19,7 +19,7 @@ from s4s_core.training.gradient import PLAIN_COST
 from trainer import estimate
 from trainer.cli import main
 from trainer.config import TrainConfig
-from trainer.memory import available, peak_of_process
+from trainer.memory import available
 from trainer.models import ModelChoice
 from trainer.training import call_plan, train
 
@@ -27,17 +27,10 @@ MODELS = Path(__file__).parents[1] / "helpers" / "job_models.py"
 MIXTURE = TrainConfig(model=ModelChoice("mixture"), nfes=(4,), budget=500)
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("S4S_HOME", str(tmp_path))
-    monkeypatch.delenv("S4S_SOLVERS", raising=False)
-
-
-def small(**options):
+def small(denoise=None, **options):
     model = GaussianMixture.random(4, (3, 4, 4), seed=0)
-    model.device = "cpu"
-    for name, value in options.items():
-        setattr(model, name, value)
+    model.device, model.denoise = "cpu", denoise or model.denoise
+    vars(model).update(options)
     return model
 
 
@@ -58,9 +51,8 @@ def test_an_estimate_has_time_memory_and_calls():
     result = estimate.measure(MIXTURE)
     assert result.seconds > 0 and result.calls == call_plan(MIXTURE).total
     assert result.device == "cpu" and result.warnings == ()
-    assert 50e6 < result.memory_bytes < 1e12
-    more = TrainConfig(model=MIXTURE.model, nfes=(4, 5, 6), budget=500)
-    assert call_plan(more).total > 2 * call_plan(MIXTURE).total
+    assert 50e6 < result.memory_bytes < 1e12 and available() >= 0
+    assert call_plan(replace(MIXTURE, nfes=(4, 5, 6))).total > 2 * call_plan(MIXTURE).total
 
 
 def test_the_dry_run_is_another_process_and_its_errors_are_ours():
@@ -82,8 +74,7 @@ def test_a_model_that_prints_does_not_spoil_the_estimate(tmp_path):
 def test_the_command_prints_text_or_json(capsys):
     options = ["estimate", "--model", "mixture", "--budget", "500"]
     assert main([*options, "--json"]) == 0
-    values = json.loads(capsys.readouterr().out)
-    assert set(values) == {"seconds", "memory_bytes", "calls", "device", "warnings"}
+    assert json.loads(capsys.readouterr().out)["calls"] > 500
     assert main(options) == 0
     assert "model calls on cpu" in capsys.readouterr().out
 
@@ -118,12 +109,8 @@ def test_a_config_trains_what_fit_trains():
     options = {"samples": 8, "validation": 4, "held_out": 4, "init": "ipndm:2:edm"}
     config = TrainConfig(nfes=(3,), budget=300, seed=2, options=options)
     ours = train(config, small()).pack
-    theirs = fit(small(), 3, seed=2, budget=300, **options).pack
-    assert ours.digest == theirs.digest
-    other = TrainConfig(
-        nfes=(3,), budget=300, seed=2, options=options, teacher="unipc-bh2:3:logsnr:6"
-    )
-    pack = train(other, small()).pack
+    assert ours.digest == fit(small(), 3, seed=2, budget=300, **options).pack.digest
+    pack = train(replace(config, teacher="unipc-bh2:3:logsnr:6"), small()).pack
     assert pack.metadata["teacher"]["nfe"] == 6 and pack.digest != ours.digest
 
 
@@ -131,8 +118,7 @@ def test_memory_that_runs_out_halves_the_batch_with_a_warning():
     def denoise(x, sigma, cond=None):
         return raise_out_of_memory(x, sigma) if len(x) > 8 else x
 
-    trial = estimate.DryRun(small(denoise=denoise), TrainConfig(), L2())
-    assert (trial.wanted, trial.batch) == (32, 8)
+    trial = estimate.DryRun(small(denoise), TrainConfig(), L2())
     (warning,) = estimate._warnings(trial, call_plan(MIXTURE), 1.0)
     assert "8 samples at once instead of 32" in warning
 
@@ -146,7 +132,7 @@ def test_memory_that_runs_out_halves_the_batch_with_a_warning():
 )
 def test_a_model_that_cannot_be_trained_is_refused(denoise, error, says):
     with pytest.raises(error, match=says):
-        estimate.DryRun(small(denoise=denoise), TrainConfig(), L2())
+        estimate.DryRun(small(denoise), TrainConfig(), L2())
 
 
 def test_a_model_that_is_too_slow_for_a_batch_is_extrapolated_from_one_sample(monkeypatch):
@@ -157,37 +143,25 @@ def test_a_model_that_is_too_slow_for_a_batch_is_extrapolated_from_one_sample(mo
         sizes.append(len(x))
         return x
 
-    estimate.DryRun(small(denoise=denoise), TrainConfig(), L2())
+    estimate.DryRun(small(denoise), TrainConfig(), L2())
     assert sizes == [1, 1]
 
 
-def test_gradients_are_taken_where_the_method_needs_them():
-    seen = []
-
-    def denoise(x, sigma, cond=None):
-        seen.append(x.requires_grad)
-        return x * 0.5
-
-    estimate.DryRun(small(denoise=denoise), TrainConfig(method="s4s"), L2())
-    assert all(seen)
-    seen.clear()
-    estimate.DryRun(small(denoise=denoise), TrainConfig(), L2())
-    assert not any(seen)
-
-
-def test_a_call_with_its_gradient_costs_what_training_counts_for_it(monkeypatch):
+@pytest.mark.parametrize("method, seconds", [("gauss-newton", 0.01), ("s4s", 0.01 / PLAIN_COST)])
+def test_a_call_with_its_gradient_costs_what_training_counts_for_it(monkeypatch, method, seconds):
     """Two calls: a clock that only a call and its gradient move shows half of that per call."""
-    ticks = []
+    ticks, gradients = [], []
 
     def denoise(x, sigma, cond=None):
         ticks.append(len(x))
+        gradients.append(x.requires_grad)
         return x * 0.5
 
     monkeypatch.setattr(estimate.time, "perf_counter", lambda: 0.01 * sum(ticks))
-    plain = estimate.DryRun(small(denoise=denoise), TrainConfig(), L2())
-    assert plain.per_call == pytest.approx(0.01) and plain.per_result == 0
-    trained = estimate.DryRun(small(denoise=denoise), TrainConfig(method="s4s"), L2())
-    assert trained.per_call == pytest.approx(0.01 / PLAIN_COST) == pytest.approx(0.005)
+    trial = estimate.DryRun(small(denoise), TrainConfig(method=method), L2())
+    assert trial.per_call == pytest.approx(seconds) and PLAIN_COST == 2
+    assert method == "s4s" or trial.per_result == 0
+    assert set(gradients) == {method == "s4s"}
 
 
 @pytest.mark.parametrize("method", ["gauss-newton", "s4s"])
@@ -203,8 +177,7 @@ def test_what_the_objective_takes_is_in_the_estimate(monkeypatch, method):
     monkeypatch.setattr("s4s_core.objectives.objective", lambda name, decode: Slow())
     monkeypatch.setattr(estimate.time, "perf_counter", lambda: 1.0 * sum(ticks))
     config = replace(MIXTURE, method=method)
-    results = config.calls // 4
-    assert estimate.measure(config).seconds >= results
+    assert estimate.measure(config).seconds >= config.calls // 4
 
 
 def test_too_little_disk_space_is_an_error(monkeypatch):
@@ -229,8 +202,3 @@ def test_warnings(config, memory, seconds, warnings):
     given = list(estimate._warnings(trial, call_plan(config), seconds))
     assert len(given) == len(warnings)
     assert all(part in text for part, text in zip(warnings, given, strict=True))
-
-
-def test_the_memory_of_this_process_is_known():
-    assert 10e6 < peak_of_process() < 1e12
-    assert available() >= 0

@@ -3,27 +3,27 @@
 Workers are real processes with the real lock and state, but training is a line of Python.
 """
 
-import json
 import os
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from s4s_core.app import jobs as store
-from s4s_core.app.detached import LOCK, LOG
+from s4s_core.app.detached import LOCK
 from s4s_core.app.folders import jobs_home
 from s4s_core.app.jobs import Job, list_jobs, runner_is_alive
 from s4s_core.app.processes import end_tree
 from s4s_core.errors import ConfigError, JobError
 from s4s_core.lock import Lock, holder
-from trainer.cli import main
 from trainer.config import TrainConfig, from_toml
-from trainer.jobs import job_config, queue_job, runner
+from trainer.jobs import queue_job, runner
 from trainer.models import ModelChoice
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,14 +50,12 @@ WAIT = "while not (folder.parent / 'go').exists(): time.sleep(0.02)"
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """A data folder of its own; nothing that a test starts outlives it."""
-    monkeypatch.setenv("S4S_HOME", str(tmp_path))
-    monkeypatch.delenv("S4S_SOLVERS", raising=False)
+def workers(home, monkeypatch):
+    """Workers that run a plan instead of training; nothing that a test starts outlives it."""
     start_workers_with(monkeypatch, [sys.executable, "-c", WORKER])
     monkeypatch.setattr(runner, "POLL", 0.02)
-    yield tmp_path
-    for lock in tmp_path.rglob("*lock*"):
+    yield
+    for lock in home.rglob("*lock*"):
         pid = holder(lock)
         if pid and pid != os.getpid():
             end_tree(pid)
@@ -85,15 +83,15 @@ def status(job):
     return job.view().status
 
 
-def in_background():
+@contextmanager
+def running(job):
+    """Run the queue in a thread; enter when `job` runs and leave when the queue is empty."""
     thread = threading.Thread(target=runner.run_queue, daemon=True)
     thread.start()
-    return thread
-
-
-def join(thread):
+    until(lambda: status(job) == "running", "the job runs")
+    yield
     thread.join(PATIENCE)
-    assert not thread.is_alive(), "the thread did not end"
+    assert not thread.is_alive(), "the queue did not end"
 
 
 def let_go():
@@ -102,66 +100,6 @@ def let_go():
 
 def edit(job, **changes):
     job.save(replace(job.state(), **changes))
-
-
-# Views
-
-
-def test_a_new_job_is_queued_and_describes_itself():
-    config = TrainConfig(name="mine", nfes=(4, 8), model=ModelChoice("mixture"))
-    job = add(name="mine", nfes=(8, 4), model=ModelChoice("mixture"))
-    view = job.view()
-    assert (view.id, view.name, view.model, view.nfes) == (job.id, "mine", "mixture", [4, 8])
-    assert (view.status, view.progress, view.eta, view.calls) == ("queued", 0.0, None, 0)
-    assert view.error is view.exit_code is view.result is None
-    assert view.created.endswith("+00:00")
-    assert json.loads(json.dumps(view.plain())) == view.plain()
-    assert job_config(job) == config
-    assert job.metrics() == [] and job.log_tail() == "" and job.sheet() is None
-
-
-def test_the_newest_job_is_listed_first():
-    assert list_jobs() == []
-    ids = [add(name=str(number)).id for number in range(4)]
-    assert [view.id for view in list_jobs()] == ids[::-1]
-
-
-def test_two_jobs_of_one_second_have_different_ids(monkeypatch):
-    now = store.datetime.now(store.timezone.utc)
-    fixed = type("Clock", (), {"now": staticmethod(lambda zone: now)})
-    drawn = iter(["aaaaaa", "aaaaaa", "bbbbbb"])
-    monkeypatch.setattr(store, "datetime", fixed)
-    monkeypatch.setattr(store.secrets, "token_hex", lambda n: next(drawn) if n == 3 else "0" * n)
-    assert [add().id[-6:], add().id[-6:]] == ["aaaaaa", "bbbbbb"]
-
-
-@pytest.mark.parametrize("id", ["", "nothing", "../jobs", "20200101-000000-abcdef", "x" * 500, 5])
-def test_only_existing_jobs_are_opened(id):
-    add()
-    with pytest.raises(JobError, match="There is no job"):
-        Job(id)
-
-
-def test_metrics_survive_a_torn_line_and_are_thinned():
-    job = add()
-    edit(job, status="running")
-    lines = [json.dumps({"step": n, "loss": 1.0, "calls": n, "progress": 0.5}) for n in range(1000)]
-    text = json.dumps({"phase": "teacher", "loss": None}) + "\n" + "\n".join(lines)
-    (job.path / store.METRICS).write_text(text + '\n{"step": 1000, "lo')
-    assert job.view().calls == 999
-    steps = [line["step"] for line in job.metrics(most=100)]
-    assert len(steps) == 100 and steps == sorted(steps) and steps[-1] == 999
-    assert len(job.metrics(most=5000)) == 1000
-
-
-def test_the_end_of_the_log_and_the_newest_sheet():
-    job = add()
-    (job.path / LOG).write_bytes(b"\xff\n" + b"".join(b"%d\n" % n for n in range(9999)))
-    assert job.log_tail(3) == "9996\n9997\n9998"
-    (job.path / store.SAMPLES).mkdir()
-    for name in ("0002.png", "0010.png", ".s4s-x.tmp"):
-        (job.path / store.SAMPLES / name).touch()
-    assert job.sheet().name == "0010.png"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"status": "queued"}', "null"])
@@ -180,10 +118,11 @@ def test_a_damaged_job_fails_alone(text):
 
 
 def test_jobs_run_one_after_the_other_in_their_order(home):
-    plan = (
-        "log = open(folder.parent.parent / 'order', 'a'); log.write(f'{folder.name} '); log.flush()"
-    )
-    jobs = [add(f"{plan}; time.sleep(0.05); log.write('end '); log.close()") for _ in range(3)]
+    """The newest is listed first."""
+    plan = "log = open(folder.parent.parent / 'order', 'a'); print(folder.name, file=log);"
+    plan += "log.flush(); time.sleep(0.05); print('end', file=log); log.close()"
+    jobs = [add(plan) for _ in range(3)]
+    assert [view.id for view in list_jobs()] == [job.id for job in jobs[::-1]]
     runner.run_queue()
     words = (home / "order").read_text().split()
     assert words == [word for job in jobs for word in (job.id, "end")]
@@ -202,10 +141,6 @@ def test_a_job_runs_as_whoever_queued_it_would_run_it(home, monkeypatch):
         monkeypatch.setenv("S4S_SOLVERS", os.pathsep.join(["models", "more"]))
         start_workers_with(monkeypatch, [sys.executable, "-c", f"host = {host!r}\n{WORKER}"])
 
-    def expected(host):
-        solvers = os.pathsep.join(str(home / host / name) for name in ("models", "more"))
-        return f"{host} {host} {solvers}"
-
     plan = "print(host, Path.cwd().name, os.environ['S4S_SOLVERS'])"
     be("first")
     one, two = add(plan), add(plan)
@@ -215,8 +150,9 @@ def test_a_job_runs_as_whoever_queued_it_would_run_it(home, monkeypatch):
     be("runners")
     monkeypatch.setenv("S4S_HOME", "..")
     runner.run_queue()
-    assert (status(one), status(two)) == ("done", "done")
-    assert (one.log_tail(), two.log_tail()) == (expected("first"), expected("second"))
+    for job, host in ((one, "first"), (two, "second")):
+        solvers = os.pathsep.join(str(home / host / name) for name in ("models", "more"))
+        assert status(job) == "done" and job.log_tail() == f"{host} {host} {solvers}"
 
 
 def test_no_config_can_say_how_its_process_is_started():
@@ -225,27 +161,17 @@ def test_no_config_can_say_how_its_process_is_started():
     assert add().state().start["command"][0] == sys.executable
 
 
-def test_a_second_gpu_has_its_own_lane():
+def test_a_second_gpu_has_its_own_lane_and_a_second_runner_returns_at_once():
     first = add(WAIT, model=ModelChoice(device="cuda:0"))
     blocked = add(model=ModelChoice(device="auto"))
     other = add(model=ModelChoice(device="cuda:1"))
-    thread = in_background()
-    until(lambda: (status(first), status(other)) == ("running", "done"), "the other GPU's job")
-    assert status(blocked) == "queued"
-    let_go()
-    join(thread)
+    with running(first):
+        until(lambda: status(other) == "done", "the other GPU's job")
+        assert runner_is_alive()
+        runner.run_queue()
+        assert (status(first), status(blocked)) == ("running", "queued")
+        let_go()
     assert status(first) == status(blocked) == "done"
-
-
-def test_a_second_runner_returns_at_once():
-    job = add(WAIT)
-    thread = in_background()
-    until(lambda: status(job) == "running")
-    assert runner_is_alive()
-    runner.run_queue()
-    assert status(job) == "running"
-    let_go()
-    join(thread)
 
 
 def test_a_job_added_while_the_runner_was_leaving_is_not_forgotten(monkeypatch):
@@ -269,11 +195,10 @@ def test_a_worker_outlives_its_runner_and_the_next_one_waits_for_it(monkeypatch)
     first.start(first.state().start["command"])  # as by a runner that was killed
     until(lambda: status(first) == "running")
     assert runner.Runner().busy_lanes() == {"main"}
-    thread = in_background()
-    until(lambda: len(polls) > 2)
-    assert status(second) == "queued"
-    let_go()
-    join(thread)
+    with running(first):
+        until(lambda: len(polls) > 2)
+        assert status(second) == "queued"
+        let_go()
     assert status(first) == status(second) == "done"
 
 
@@ -281,16 +206,17 @@ def test_a_worker_outlives_its_runner_and_the_next_one_waits_for_it(monkeypatch)
 
 
 def test_cancelling_ends_the_whole_tree_and_the_next_job_runs(home):
+    """Also if several cancel at once."""
     child = home / "child.lock"
     hold = f"start = [sys.executable, '-c', {HOLD!r}, {str(child)!r}]"
     plan = f"import subprocess; {hold}; subprocess.Popen(start); time.sleep(600)"
     first, second = add(plan), add()
-    thread = in_background()
-    until(lambda: holder(child) and status(first) == "running")
-    first.cancel()
-    assert status(first) == "cancelled"
-    until(lambda: holder(child) is None, "the child is dead")
-    join(thread)
+    with running(first):
+        until(lambda: holder(child), "the child lives")
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: first.cancel(), range(4)))
+        assert status(first) == "cancelled"
+        until(lambda: holder(child) is None, "the child is dead")
     assert (status(first), status(second)) == ("cancelled", "done")
     assert first.view().exit_code is None
 
@@ -326,18 +252,6 @@ def test_nobody_but_the_worker_is_killed(monkeypatch):
     assert status(job) == "cancelled"
 
 
-def test_cancelling_twice_at_once_is_harmless():
-    job = add("time.sleep(600)")
-    thread = in_background()
-    until(lambda: status(job) == "running")
-    threads = [threading.Thread(target=job.cancel) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in [*threads, thread]:
-        join(each)
-    assert status(job) == "cancelled"
-
-
 # Failing
 
 
@@ -359,15 +273,18 @@ def test_a_failure_has_a_message_a_code_and_a_log():
 
 @pytest.mark.parametrize(("plan", "code"), [("os._exit(3)", 3), ("os.abort()", -6)])
 def test_a_worker_that_dies_without_a_word_is_interrupted(plan, code):
+    """It can still be cancelled, and resumed."""
     job, good = add(plan), add()
     runner.run_queue()
     view = job.view()
     assert (view.status, view.error) == ("interrupted", store.DIED)
     assert view.exit_code == code or os.name == "nt"
     assert status(good) == "done"
+    job.cancel()
+    view = job.view()
+    assert (view.status, view.error, view.exit_code) == ("cancelled", None, None)
     (job.path / "plan.py").write_text("")
     job.resume(start=False)
-    assert status(job) == "queued"
     runner.run_queue()
     view = job.view()
     assert (view.status, view.error, view.exit_code) == ("done", None, 0)
@@ -420,22 +337,12 @@ def test_after_a_reboot_a_running_job_is_interrupted_and_can_be_resumed():
     assert status(job) == "done"
 
 
-def test_a_job_that_the_runner_saw_die_first_is_still_cancelled():
-    job = add()
-    edit(job, status="interrupted", error=store.DIED, exit_code=-9)
-    job.cancel()
-    view = job.view()
-    assert (view.status, view.error, view.exit_code) == ("cancelled", None, None)
-
-
 def test_a_running_job_cannot_be_resumed_and_a_resumed_one_queues_behind():
     first, second = add(WAIT), add()
-    thread = in_background()
-    until(lambda: status(first) == "running")
-    with pytest.raises(JobError, match="is running: there is nothing to resume"):
-        first.resume()
-    first.cancel()
-    join(thread)
+    with running(first):
+        with pytest.raises(JobError, match="is running: there is nothing to resume"):
+            first.resume()
+        first.cancel()
     assert status(second) == "done"
     third = add()
     first.resume(start=False)
@@ -444,19 +351,10 @@ def test_a_running_job_cannot_be_resumed_and_a_resumed_one_queues_behind():
 
 def test_deleting_stops_a_job_and_removes_it():
     job, other = add("time.sleep(600)"), add()
-    thread = in_background()
-    until(lambda: status(job) == "running")
-    job.delete()
-    assert not job.path.exists() and not list(jobs_home().glob(".old-*"))
-    join(thread)
+    with running(job):
+        job.delete()
+        assert not job.path.exists() and not list(jobs_home().glob(".old-*"))
     assert status(other) == "done"
-
-
-def test_a_job_that_cannot_be_saved_says_why(monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("S4S_HOME", str(tmp_path / "file"))
-    with pytest.raises(JobError, match="Could not save the job"):
-        queue_job(TrainConfig(), start=False)
 
 
 # The lock
@@ -476,61 +374,3 @@ def test_a_lock_is_one_processs_and_dies_with_it(tmp_path):
     assert holder(path) is None
     with Lock(path) as lock:
         assert lock.take()
-
-
-def test_asking_who_holds_a_lock_never_keeps_others_from_it(tmp_path):
-    path, stop = tmp_path / "a.lock", threading.Event()
-
-    def ask():
-        while not stop.is_set():
-            holder(path)
-
-    threads = [threading.Thread(target=ask) for _ in range(3)]
-    for each in threads:
-        each.start()
-    try:
-        for _ in range(20):
-            with Lock(path) as lock:
-                assert lock.take(wait=PATIENCE)
-    finally:
-        stop.set()
-        for each in threads:
-            each.join()
-
-
-# The command line
-
-
-def run(capsys, *arguments):
-    code = main(["jobs", *arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def test_the_command_line_sees_the_same_jobs(capsys, monkeypatch):
-    monkeypatch.setattr(store, "ensure_runner", lambda: None)
-    assert run(capsys)[1] == "There are no jobs.\n"
-    code, out, _ = run(capsys, "add", "--model", "mixture", "--nfe", "4,6", "--name", "x", "--json")
-    view = json.loads(out)
-    job = Job(view["id"])
-    assert code == 0 and view == job.view().plain() and view["nfes"] == [4, 6]
-    assert json.loads(run(capsys, "list", "--json")[1]) == {"jobs": [view]}
-    assert job.id in run(capsys, "list")[1]
-    cancelled = json.loads(run(capsys, "cancel", job.id, "--json")[1])
-    assert cancelled["jobs"][0]["status"] == "cancelled"
-    assert run(capsys, "resume", job.id)[0] == 0 and status(job) == "queued"
-    shown = json.loads(run(capsys, "show", job.id, "--json")[1])
-    assert shown["config"]["nfes"] == [4, 6] and shown["log"] == "" and shown["grid"] is None
-    edit(job, status="failed", error="Too bad.", message="Too bad.", exit_code=1)
-    (job.path / LOG).write_text("last words\n")
-    text = run(capsys, "show", job.id)[1]
-    assert all(part in text for part in ("Too bad.", "Exit code 1", "last words"))
-    assert run(capsys, "delete", job.id)[0] == 0 and list_jobs() == []
-
-
-@pytest.mark.parametrize(
-    "arguments", [["cancel"], ["show"], ["delete", "x"], ["add", "--nfe", "0"]]
-)
-def test_bad_commands_print_one_line(capsys, arguments):
-    code, out, err = run(capsys, *arguments)
-    assert code == 1 and not out and err.startswith("error: ") and err.count("\n") == 1

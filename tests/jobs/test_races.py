@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from s4s_core.app import jobs as store
 from s4s_core.app.jobs import list_jobs
+from s4s_core.lock import Lock, holder
 from s4s_core.solver_file import load_solver
 from trainer.config import TrainConfig
 from trainer.jobs import queue_job
@@ -19,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WRITER = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}]
+from s4s_core.lock import Lock, holder
 from s4s_core.solver_file import load_solver, save_solver
 from s4s_core.table import SolverPack
 path, name = sys.argv[1:]
@@ -39,13 +42,6 @@ if links == "no":
 for number in range(60):
     publish(f"{{name}} {{number}}".encode(), "one title")
 """
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("S4S_HOME", str(tmp_path))
-    monkeypatch.delenv("S4S_SOLVERS", raising=False)
-    return tmp_path
 
 
 def add(_=None):
@@ -118,3 +114,21 @@ def test_a_clock_that_jumps_loses_no_job(home, monkeypatch, jump):
         assert job.view().status == "cancelled"
         job.resume(start=False)
         assert job.view().status == "queued"
+
+
+def test_asking_who_holds_a_lock_never_keeps_others_from_it(tmp_path):
+    path, stop = tmp_path / "a.lock", threading.Event()
+
+    def ask():
+        while not stop.is_set():
+            holder(path)
+
+    with ThreadPoolExecutor(3) as pool:
+        asking = [pool.submit(ask) for _ in range(3)]
+        try:
+            for _ in range(20):
+                with Lock(path) as lock:
+                    assert lock.take(wait=120.0)
+        finally:
+            stop.set()
+    assert all(each.exception() is None for each in asking)
