@@ -30,6 +30,15 @@ class Malformed(NamedTuple):
     fault: str
 
 
+def contents(pack: Any) -> tuple[object, ...]:
+    """Everything that a pack holds, without trusting its digest."""
+    tables = []
+    for nfe, table in sorted(pack.tables.items()):
+        arrays = {name: (array.shape, array.tobytes()) for name, array in table.arrays.items()}
+        tables.append((nfe, table.family, table.order, table.form, table.space, arrays))
+    return tables, json.dumps(dict(pack.metadata), sort_keys=True), pack.digest
+
+
 class Draft:
     """A solver file taken apart: its header, the manifest in it, and the bytes of the tensors."""
 
