@@ -1,5 +1,7 @@
 """Every malformed file is refused in one clear line; no damaged file passes for another solver."""
 
+import copy
+import json
 import random
 import subprocess
 import sys
@@ -11,7 +13,7 @@ try:
     import resource
 except ImportError:  # Windows
     resource = None
-from corpus import GOLDEN, Draft, assemble, contents, malformed, mutant
+from corpus import GOLDEN, Draft, assemble, contents, malformed
 
 from s4s_core.errors import SolverFileError
 from s4s_core.solver_file import load_solver
@@ -79,6 +81,80 @@ def limited(call, folder, seconds=SECONDS):
 def refuse_all():
     """Read every file of the corpus; return how many were refused."""
     return sum(outcome(Path("suspect.safetensors"), c.data)[0] is not None for c in CORPUS)
+
+
+ODD_VALUES = [
+    *(None, True, False, 0, 1, -1, 2, 3, 1 << 31, 1 << 63, 1e308, 0.5, "", "1", "lms", "pc", "ss"),
+    *("noise", "data", "ve", "flow", "F64", "\0", [], {}, [0], [1, 2], {"x": 1}, "x" * 1000),
+]
+
+
+def nodes_in(value, places):
+    """Add every (container, key) inside a JSON value to `places`."""
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        places.append((value, key))
+        if isinstance(item, dict | list):
+            nodes_in(item, places)
+    return places
+
+
+def edit_json(generator, value):
+    """Replace, remove, copy, swap or rename something inside a JSON object, in place."""
+    nodes = nodes_in(value, [])
+    (where, key), (other, name) = generator.choice(nodes), generator.choice(nodes)
+    action = generator.randrange(6)
+    if action == 0:
+        where[key] = copy.deepcopy(generator.choice(ODD_VALUES))
+    elif action == 1:
+        del where[key]
+    elif action == 2:
+        where[key] = copy.deepcopy(other[name])
+    elif action == 3:
+        where[key], other[name] = copy.deepcopy(other[name]), copy.deepcopy(where[key])
+    elif action == 4 and isinstance(where, dict):
+        where[str(name)] = where.pop(key)
+    elif isinstance(where[key], int | float):
+        where[key] += generator.choice((-8, -1, 1, 8, 0.5, 1e-16))
+
+
+def damage_json(generator, data):
+    draft = Draft(data)
+    for _ in range(generator.choice((1, 1, 1, 2, 4))):
+        target = draft.manifest if generator.random() < 0.5 else draft.header
+        if target:
+            edit_json(generator, target)
+    try:
+        text = draft.text()
+    except (KeyError, TypeError):  # the edit removed the manifest
+        text = json.dumps(draft.header)
+    return assemble(text, draft.blob)
+
+
+def damage_bytes(generator, data):
+    """Flip a bit, set a byte, insert, remove, swap or overwrite some bytes."""
+    data = bytearray(data)
+    for _ in range(generator.choice((1, 1, 1, 2, 8))):
+        at, other = generator.randrange(len(data)), generator.randrange(len(data))
+        action, size = generator.randrange(7), generator.choice((1, 1, 2, 8, 40))
+        if action <= 1:
+            data[at] ^= 1 << generator.randrange(8)
+        elif action == 2:
+            data[at] = generator.randrange(256)
+        elif action == 3:
+            data[at:at] = generator.randbytes(size)
+        elif action == 4 and len(data) > 2 * size:
+            del data[at : at + size]
+        elif action == 5 and max(at, other) + size <= len(data) and abs(at - other) >= size:
+            here, there = data[at : at + size], data[other : other + size]
+            data[at : at + size], data[other : other + size] = there, here
+        elif action == 6:
+            data[at : at + size] = generator.choice((b"\0", b"\xff", b" ", b'"', b"9")) * size
+    return bytes(data)
+
+
+def mutant(generator, data):
+    """Return `data` damaged in one of many ways; sometimes only the spelling changes."""
+    return (damage_json if generator.random() < 0.4 else damage_bytes)(generator, data)
 
 
 def fuzz(count, seed):
