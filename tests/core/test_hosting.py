@@ -11,7 +11,14 @@ from problems import PROBLEMS
 
 from s4s_core import SolverPack, classical_table, sample, schedule
 from s4s_core.errors import HostError, TableError
-from s4s_core.hosting import host_sigmas, mismatches, require_space, run_in_host, table_for
+from s4s_core.hosting import (
+    host_sigmas,
+    image_metadata,
+    mismatches,
+    require_space,
+    run_in_host,
+    table_for,
+)
 from s4s_core.mixture import GaussianMixture
 from s4s_core.slicing import from_node, until_node
 
@@ -184,7 +191,7 @@ def test_edges_of_runs():
         require_space(pack, "flow")
 
 
-def test_mismatches_name_both_sides():
+def test_mismatches_and_images_name_the_solver():
     model = {"name": "alpha", "hash": "weights:1"}
     pack = pack_of(model=model, cfg=[3.0, 5.0], resolution=[512, 768])
     same = dict(model_hash="weights:1", cfg=4.0, width=512, height=768)
@@ -204,3 +211,5 @@ def test_mismatches_name_both_sides():
     two = pack_of(model={"name": "alpha", "hash": "ab12", "comfy": "comfy:1"})  # its file and ours
     for right, wrong in (("ab12", "cd34"), ("comfy:1", "comfy:2")):
         assert mismatches(two, model_hash=right) == [] != mismatches(two, model_hash=wrong)
+    named = pack_of(name="x" * 500)
+    assert image_metadata(named, 4) == {"name": "x" * 200, "hash": named.digest[:12], "nfe": 4}
