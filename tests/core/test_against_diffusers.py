@@ -64,55 +64,42 @@ def flags(space, ending, **options):
     return {"prediction_type": "sample", "final_sigmas_type": ending, **flow, **options}
 
 
-@pytest.mark.parametrize("space", PROBLEMS)
-@pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("lower_order_final", [False, True])
-@pytest.mark.parametrize("order", [1, 2, 3])
-def test_dpmpp_multistep(space, ending, lower_order_final, order):
-    nodes = nodes_of(space, ending)
-    scheduler = diffusers.DPMSolverMultistepScheduler(
-        **flags(space, ending, solver_order=order, lower_order_final=lower_order_final)
-    )
-    result = ours("dpmpp", space, nodes, order=order, lower_order_final=lower_order_final)
-    assert_close(result, drive(scheduler, space, nodes), FLOAT32)
+# Space, form, ending and lower_order_final; the noise forms of diffusers have no flow.
+DATA = [(space, "data", e, lower) for space in PROBLEMS for e in ENDINGS for lower in (False, True)]
+NOISE = ("ve", "noise", "sigma_min", False)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("space, form, ending, lower", [*DATA, NOISE])
 @pytest.mark.parametrize("order", [1, 2, 3])
-def test_dpm_solver_multistep_noise_form(order):
-    nodes = nodes_of("ve", "sigma_min")
-    options = {"solver_order": order, "lower_order_final": False, "algorithm_type": "dpmsolver"}
-    scheduler = diffusers.DPMSolverMultistepScheduler(**flags("ve", "sigma_min", **options))
-    result = ours("dpmpp", "ve", nodes, order=order, form="noise")
-    assert_close(result, drive(scheduler, "ve", nodes), FLOAT32)
+def test_dpmpp_multistep(space, form, ending, lower, order):
+    nodes = nodes_of(space, ending)
+    algorithm = {"algorithm_type": "dpmsolver++" if form == "data" else "dpmsolver"}
+    options = {"solver_order": order, "lower_order_final": lower, **algorithm}
+    scheduler = diffusers.DPMSolverMultistepScheduler(**flags(space, ending, **options))
+    result = ours("dpmpp", space, nodes, order=order, form=form, lower_order_final=lower)
+    assert_close(result, drive(scheduler, space, nodes), FLOAT32)
 
 
-@pytest.mark.parametrize("space", PROBLEMS)
-@pytest.mark.parametrize("order", [1, 2, 3])
 @pytest.mark.parametrize(
-    "variant, ending, lower_order_final",
-    [  # not at zero: bh1, and bh2 without lower_order_final, where diffusers returns NaN
-        *((variant, "sigma_min", lower) for variant in ("bh1", "bh2") for lower in (False, True)),
-        ("bh2", "zero", True),
+    "space, form, ending, lower, variant",
+    [
+        (*case, variant)
+        for case in [*DATA, NOISE, (*NOISE[:3], True)]
+        for variant in ("bh1", "bh2")  # at zero, diffusers gives NaN in the other cases
+        if case[2] == "sigma_min" or (variant == "bh2" and case[3])
     ],
 )
-def test_unipc(space, variant, ending, lower_order_final, order):
-    nodes = nodes_of(space, ending)
-    lower = {"lower_order_final": lower_order_final}
-    options = {"solver_order": order, "solver_type": variant, **lower}
-    scheduler = diffusers.UniPCMultistepScheduler(**flags(space, ending, **options))
-    result = ours(f"unipc-{variant}", space, nodes, order=order, **lower)
-    assert_close(result, drive(scheduler, space, nodes), EXACT)
-
-
 @pytest.mark.parametrize("order", [1, 2, 3])
-@pytest.mark.parametrize("variant", ["bh1", "bh2"])
-def test_unipc_noise_form(variant, order):
-    nodes = nodes_of("ve", "sigma_min")
-    options = {"solver_order": order, "solver_type": variant, "predict_x0": False}
-    scheduler = diffusers.UniPCMultistepScheduler(**flags("ve", "sigma_min", **options))
-    result = ours(f"unipc-{variant}", "ve", nodes, order=order, form="noise")
-    assert_close(result, drive(scheduler, "ve", nodes), EXACT)
+def test_unipc(space, form, ending, lower, variant, order):
+    nodes = nodes_of(space, ending)
+    options = {"solver_order": order, "solver_type": variant, "predict_x0": form == "data"}
+    scheduler = diffusers.UniPCMultistepScheduler(
+        **flags(space, ending, lower_order_final=lower, **options)
+    )
+    solver = {"order": order, "form": form, "lower_order_final": lower}
+    result = ours(f"unipc-{variant}", space, nodes, **solver)
+    assert_close(result, drive(scheduler, space, nodes), EXACT)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -132,32 +119,23 @@ def test_dpm_solver_single_step_midpoint(space, algorithm, form):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_euler(ending):
-    """Its samples already have our scaling."""
-    nodes, problem = nodes_of("ve", ending), PROBLEMS["ve"]
-    scheduler = diffusers.EulerDiscreteScheduler(prediction_type="sample")
+@pytest.mark.parametrize("space", PROBLEMS)
+def test_euler(space, ending):
+    """Its samples already have our scaling; for flow, its model output is the velocity."""
+    nodes, problem = nodes_of(space, ending), PROBLEMS[space]
+    if space == "ve":
+        scheduler = diffusers.EulerDiscreteScheduler(prediction_type="sample")
+    else:
+        scheduler = diffusers.FlowMatchEulerDiscreteScheduler()
     scheduler.set_timesteps(STEPS)
     scheduler.sigmas, scheduler.is_scale_input_called = nodes, True
     scheduler.set_begin_index(0)
     state = problem.x
     for sigma in nodes[:-1]:
-        state = scheduler.step(problem.denoise(state, sigma), float(sigma), state).prev_sample
-    assert_close(ours("euler", "ve", nodes), state, FLOAT32)
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_flow_euler(ending):
-    """Its model output is the velocity."""
-    nodes, problem = nodes_of("flow", ending), PROBLEMS["flow"]
-    scheduler = diffusers.FlowMatchEulerDiscreteScheduler()
-    scheduler.set_timesteps(STEPS)
-    scheduler.sigmas = nodes
-    scheduler.set_begin_index(0)
-    state = problem.x
-    for sigma in nodes[:-1]:
-        velocity = (state - problem.denoise(state, sigma)) / sigma
-        state = scheduler.step(velocity, float(sigma), state).prev_sample
-    assert_close(ours("euler", "flow", nodes), state, FLOAT32)
+        x0 = problem.denoise(state, sigma)
+        output = x0 if space == "ve" else (state - x0) / sigma
+        state = scheduler.step(output, float(sigma), state).prev_sample
+    assert_close(ours("euler", space, nodes), state, FLOAT32)
 
 
 @pytest.mark.parametrize("schedule", ["linear", "scaled_linear"])

@@ -51,15 +51,12 @@ def test_the_platform_names_the_home(monkeypatch, tmp_path):
     assert folders.jobs_home() == tmp_path / "local" / "s4s" / "jobs"
 
 
-@pytest.mark.parametrize("host", ["custom_nodes", "extensions"])
-def test_a_host_is_known_by_the_folder_around_the_checkout(home, monkeypatch, host):
-    monkeypatch.setattr(folders, "CHECKOUT", home / "app" / host / "s4s")
-    models = home / "app" / "models" / "s4s_solvers"
-    assert folders.solver_folders() == [models, home / "solvers"]
-
-
-def test_what_a_host_registers_and_the_environment_win(home, monkeypatch):
+def test_solvers_are_sought_beside_the_host_then_where_it_or_the_user_says(home, monkeypatch):
     assert folders.solver_folders() == [home / "solvers"]
+    for host in ("custom_nodes", "extensions"):
+        monkeypatch.setattr(folders, "CHECKOUT", home / "app" / host / "s4s")
+        models = home / "app" / "models" / "s4s_solvers"
+        assert folders.solver_folders() == [models, home / "solvers"]
     folders.register_solver_folders([home / "a"])
     assert folders.solver_folders() == [home / "a", home / "solvers"]
     monkeypatch.setenv("S4S_SOLVERS", os.pathsep.join([str(home / "b"), str(home / "c")]))
@@ -85,14 +82,10 @@ def test_names_outside_the_listing_are_refused(home, name):
 
 
 LINKS = {
-    "passwd.safetensors": "/etc/passwd",
-    "zero.safetensors": "/dev/zero",
-    "itself.safetensors": "itself.safetensors",
-    "nowhere.safetensors": "nowhere",
-    "one.safetensors": "two.safetensors",
-    "two.safetensors": "one.safetensors",
-    "loop": ".",
-    "above": "..",
+    **{"passwd.safetensors": "/etc/passwd", "zero.safetensors": "/dev/zero"},
+    **{"itself.safetensors": "itself.safetensors", "nowhere.safetensors": "nowhere"},
+    **{"one.safetensors": "two.safetensors", "two.safetensors": "one.safetensors"},
+    **{"loop": ".", "above": ".."},
 }
 
 
@@ -143,33 +136,25 @@ def test_the_panel_shows_no_foreign_file(linked):
 
 
 def test_names_of_new_files_are_safe_and_numbered(home):
-    assert next(folders.names_for(home, "a/b: c?")).name == "a-b- c.safetensors"
-    assert next(folders.names_for(home, "..")).name == "solver.safetensors"
-    assert next(folders.names_for(home, "NUL")).name == "NUL_.safetensors"
-    assert next(folders.names_for(home, "com1.x")).name == "com1.x_.safetensors"
+    safe = {"a/b: c?": "a-b- c", "..": "solver", "NUL": "NUL_", "com1.x": "com1.x_"}
+    for title, name in safe.items():
+        assert next(folders.names_for(home, title)).name == f"{name}.safetensors"
     found = [path.name for path in islice(folders.names_for(home, "x"), 3)]
     assert found == ["x.safetensors", "x-2.safetensors", "x-3.safetensors"]
 
 
 def test_a_file_is_read_again_only_when_it_changed(home):
     path = put(home, "x.safetensors", name="one")
-    assert load_unchanged(path) is load_unchanged(path)
-    put(home, "x.safetensors", name="another")
-    assert load_unchanged(path).metadata["name"] == "another"
-    path.unlink()
-    with pytest.raises(SolverFileError, match="cannot be read"):
-        load_unchanged(path)
-
-
-def test_a_file_of_the_same_time_and_size_is_another_one(home):
-    path = put(home, "x.safetensors", name="one")
     before = path.stat()
-    assert load_unchanged(path).metadata["name"] == "one"
-    other = put(home, "y.safetensors", name="two")
+    assert load_unchanged(path) is load_unchanged(path)
+    other = put(home, "y.safetensors", name="two")  # of the same time and size
     os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
     os.replace(other, path)
     assert path.stat().st_size == before.st_size and path.stat().st_mtime_ns == before.st_mtime_ns
     assert load_unchanged(path).metadata["name"] == "two"
+    path.unlink()
+    with pytest.raises(SolverFileError, match="cannot be read"):
+        load_unchanged(path)
 
 
 def test_the_trainer_starts_where_neither_path_nor_folder_help(tmp_path):
@@ -199,12 +184,8 @@ def test_a_summary_is_plain_bounded_data():
     assert found["ratios"] == {"3": pytest.approx(0.25)} and found["cfg"] == [1, 2]
     assert len(found["name"]) == 300 and len(found["scores"]["3"]["classical_name"]) == 300
     assert "odd" not in found["scores"]["3"] and found["model"] == {}
-    assert describe(a_pack()).plain()["ratios"] == {"3": None}
-    huge = {"3": {"rmse": 1e300, "classical": 1e-300}}
-    assert describe(a_pack(scores=huge)).plain()["ratios"] == {"3": None}
-
-
-def test_table_facts_hold_the_numbers():
+    for scores in ({}, {"3": {"rmse": 1e300, "classical": 1e-300}}):
+        assert describe(a_pack(scores=scores)).plain()["ratios"] == {"3": None}
     found = json.loads(json.dumps(describe_table(a_pack(), 3)))
     assert found["sigmas"] == [10.0, 3.0, 1.0, 0.0] and found["nfe"] == 3
     assert found["coefficients"]["b"][0] == [1.0, 0.0]

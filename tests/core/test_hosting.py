@@ -72,70 +72,55 @@ def test_any_length_of_any_table_decreases_to_its_ending(ratios, ending, space, 
         assert np.allclose(sigmas[:: steps // table.steps], table.sigmas, rtol=1e-9)
 
 
-def test_a_solver_of_one_step_follows_the_denoise_strength():
+def test_a_low_strength_goes_below_the_last_node_above_zero():
     pack = SolverPack.of(classical_table("euler", torch.tensor([80.0, 0.0]), 1, "ve"))
     assert host_sigmas(pack, 2).tolist() == [80.0, 40.0, 0.0]
     assert table_for(pack, host_sigmas(pack, 4)[-2:]).sigmas.tolist() == [20.0, 0.0]
-
-
-def test_a_low_strength_goes_below_the_last_node_above_zero():
     pack = pack_of((4,))
     starts = [float(host_sigmas(pack, int(4 / strength))[-5]) for strength in (0.5, 0.2, 0.1, 0.05)]
     assert starts == sorted(set(starts), reverse=True) and starts[-1] < pack[4].sigmas[-2]
 
 
-def test_a_full_run_of_another_length_is_refused():
-    pack = pack_of()
-    with pytest.raises(HostError, match="no table for 5 steps.*one of 4, 6, 8"):
-        table_for(pack, host_sigmas(pack, 5))
-
-
-def test_another_scheduler_at_full_strength_runs_the_table_of_as_many_steps():
-    pack = pack_of()
-    assert table_for(pack, schedule("uniform", 6, model_of())) is pack[6]
-
-
-@pytest.mark.parametrize("start", [0, 3])
-@pytest.mark.parametrize("stop", [6, 8, 11])
-def test_a_run_that_stops_above_the_ending_is_refused(start, stop):
-    """A split list of another scheduler, or leftover noise, must not run on to 0."""
-    pack = pack_of()
-    part = schedule("uniform", 12, model_of())[start : stop + 1]
-    with pytest.raises(HostError, match="Let it run to the end, .* 's4s' at one of 4, 6, 8"):
-        table_for(pack, part)
-
-
-def test_a_part_of_an_interpolated_schedule_that_stops_above_the_ending_is_refused():
-    pack = pack_of()
-    with pytest.raises(HostError, match="cannot stop at noise level"):
-        table_for(pack, host_sigmas(pack, 12)[2:9])
-
-
-def test_a_nearly_zero_last_sigma_counts_as_zero():
-    pack = pack_of()
-    sigmas = schedule("uniform", 6, model_of())
+def test_a_run_at_full_strength_takes_the_table_of_as_many_steps():
+    """With any scheduler; a last sigma of nearly zero counts as zero."""
+    pack, sigmas = pack_of(), schedule("uniform", 6, model_of())
+    assert table_for(pack, sigmas) is pack[6]
     sigmas[-1] = 1e-6
     assert table_for(pack, sigmas) is pack[6]
 
 
-def test_every_window_of_a_table_runs_just_its_nodes():
-    pack = pack_of()
-    for start in range(8):
-        for stop in range(start + 1, 9):
-            part = host_sigmas(pack, 8)[start : stop + 1]
-            assert table_for(pack, part).sigmas.tolist() == part.tolist()
+def stopped(start, stop):
+    return schedule("uniform", 12, model_of())[start : stop + 1]
+
+
+@pytest.mark.parametrize(
+    "sigmas, options, message",
+    [
+        (host_sigmas(pack_of(), 5), {}, "no table for 5 steps.*one of 4, 6, 8"),
+        # A split list of another scheduler, or leftover noise, must not run on to 0.
+        *((stopped(0, n), {}, "Let it run to the end, .* 's4s' at one of 4, 6, 8") for n in (6, 8)),
+        *((stopped(3, n), {}, "Let it run to the end") for n in (6, 8, 11)),
+        (host_sigmas(pack_of(), 12)[2:9], {}, "cannot stop at noise level"),
+        ([0.05, 0.01], {"ending": 0.1}, "Raise the denoise strength"),
+    ],
+)
+def test_runs_that_no_table_can_make_are_refused(sigmas, options, message):
+    with pytest.raises(HostError, match=message):
+        table_for(pack_of(**options), sigmas)
 
 
 @pytest.mark.parametrize("solver", SOLVER_NAMES)
-def test_two_halves_of_a_table_run_just_its_nodes(solver):
+def test_every_window_of_a_table_runs_just_its_nodes(solver):
     """A refiner, or KSampler (Advanced), splits a list of sigmas between two runs."""
     pack = pack_of(solver=solver)
     sigmas = pack[8].sigmas
-    middle = len(sigmas) // 2
-    first, second = (table_for(pack, part) for part in (sigmas[: middle + 1], sigmas[middle:]))
-    assert first.sigmas.tolist() == sigmas[: middle + 1].tolist()
-    assert second.sigmas.tolist() == sigmas[middle:].tolist()
-    assert first.nfe + second.nfe == 8
+    steps = len(sigmas) - 1
+    for start in range(steps):
+        for stop in range(start + 1, steps + 1):
+            part = sigmas[start : stop + 1]
+            table = table_for(pack, part)
+            assert table.sigmas.tolist() == part.tolist()
+            assert table.nfe == (stop - start) * 8 // steps
 
 
 def test_the_first_part_of_a_predictor_corrector_is_the_run_up_to_there():
@@ -154,8 +139,6 @@ def test_a_partial_run_begins_at_the_sigma_it_is_given(solver, space, share):
     pack = pack_of(solver=solver, space=space)
     sigmas = host_sigmas(pack, 9)
     sigmas = sigmas[round(9 * (1 - share)) :] * 0.97
-    if len(sigmas) < 2:
-        return
     table = table_for(pack, sigmas)
     assert table.sigmas[0] == pytest.approx(float(sigmas[0]), rel=1e-12)
     assert abs(table.nfe - (len(sigmas) - 1)) <= 4
@@ -195,39 +178,22 @@ def test_among_tables_with_equal_calls_left_the_nearest_node_is_entered():
     assert table_for(pack, [4.0, 2.5, 1.2, 0.0]).sigmas.tolist() == [4.0, 2.0, 1.0, 0.0]
 
 
-def test_a_run_from_below_the_ending_is_refused():
-    pack = pack_of(ending=0.1)
-    with pytest.raises(HostError, match="Raise the denoise strength"):
-        table_for(pack, [0.05, 0.01])
-
-
-def test_one_sigma_returns_x_unchanged():
-    x = noise(1.0)
-    assert run_in_host(None, x, pack_of(), [0.5]) is x
-
-
-def test_a_node_cannot_be_moved_past_the_next():
+def test_edges_of_runs():
+    """One sigma runs nothing, a node cannot pass the next one, and spaces must agree."""
+    x, pack = noise(1.0), pack_of()
+    assert run_in_host(None, x, pack, [0.5]) is x
     with pytest.raises(TableError, match="past the next node"):
-        from_node(pack_of()[6], 2, float(pack_of()[6].sigmas[3]))
+        from_node(pack[6], 2, float(pack[6].sigmas[3]))
     with pytest.raises(TableError, match="cannot stop"):
-        until_node(pack_of()[6], 0)
-
-
-def test_spaces_must_agree():
-    require_space(pack_of(), "ve")
+        until_node(pack[6], 0)
+    require_space(pack, "ve")
     with pytest.raises(HostError, match="flow models"):
-        require_space(pack_of(), "flow")
+        require_space(pack, "flow")
 
 
-def test_image_metadata_names_the_solver():
-    pack = pack_of(name="x" * 500)
-    assert image_metadata(pack, 4) == {"name": "x" * 200, "hash": pack.digest[:12], "nfe": 4}
-
-
-def test_mismatches_name_both_sides():
-    pack = pack_of(
-        model={"name": "alpha", "hash": "weights:1"}, cfg=[3.0, 5.0], resolution=[512, 768]
-    )
+def test_mismatches_and_images_name_the_solver():
+    model = {"name": "alpha", "hash": "weights:1"}
+    pack = pack_of(model=model, cfg=[3.0, 5.0], resolution=[512, 768])
     same = dict(model_hash="weights:1", cfg=4.0, width=512, height=768)
     assert mismatches(pack, **same) == []
     changed = {
@@ -242,11 +208,8 @@ def test_mismatches_name_both_sides():
     assert "another version of alpha (1, this one is 01234567)." in found
     assert mismatches(pack, model_hash="file:2") == []
     assert mismatches(pack_of(), **same) == []
-
-
-def test_a_solver_may_know_its_model_by_two_hashes():
-    """The trainer with ComfyUI's loaders records the file's hash and ComfyUI's."""
-    pack = pack_of(model={"name": "alpha", "hash": "ab12", "comfy": "comfy:1"})
+    two = pack_of(model={"name": "alpha", "hash": "ab12", "comfy": "comfy:1"})  # its file and ours
     for right, wrong in (("ab12", "cd34"), ("comfy:1", "comfy:2")):
-        assert mismatches(pack, model_hash=right) == []
-        assert len(mismatches(pack, model_hash=wrong)) == 1
+        assert mismatches(two, model_hash=right) == [] != mismatches(two, model_hash=wrong)
+    named = pack_of(name="x" * 500)
+    assert image_metadata(named, 4) == {"name": "x" * 200, "hash": named.digest[:12], "nfe": 4}

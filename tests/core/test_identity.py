@@ -26,21 +26,16 @@ def test_the_same_weights_have_the_same_identity_in_any_precision():
     assert identity(Base()) == identity(Base().bfloat16())
 
 
-def test_a_lora_does_not_change_it():
-    patched = Base()
+def test_patches_do_not_change_it():
+    """LoRAs leave biases alone; merges do not, but the host keeps a backup of the checkpoint's."""
+    patched, merged, backup = Base(), Base(), {}
     for layer in patched.layers:
         layer.weight.data.mul_(1.1)
-    assert identity(patched) == identity(Base())
-
-
-def test_a_merge_does_not_change_it():
-    """A merge changes biases too, but the host keeps a backup of the checkpoint's."""
-    merged, backup = Base(), {}
     for name, parameter in merged.named_parameters():
         backup[name] = SimpleNamespace(weight=parameter.detach().clone())
         parameter.data.mul_(1.1)
     merged.current_patcher = SimpleNamespace(backup=backup)
-    assert identity(merged) == identity(Base())
+    assert identity(patched) == identity(merged) == identity(Base())
     merged.current_patcher = None
     assert identity(merged) == identity(Base())
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from problems import mixture
 
 from s4s_core.classical import classical_recipe, classical_table
-from s4s_core.errors import S4SError, TableError
+from s4s_core.errors import TableError
 from s4s_core.spaces import DiscreteTimes, listed_times, log_snr, sigma_of_log_snr
 from s4s_core.table import MAX_NFE, MAX_ORDER, SolverPack, SolverTable
 
@@ -19,8 +19,8 @@ ONES = np.ones((3, 2))
 FIVE = [3.0, 2.5, 2.0, 1.5, 1.0]
 
 
-def fields(kind="lms", **changes):
-    """Valid fields of a three-step table of order 2, with some of them changed."""
+def table(kind="lms", **changes):
+    """A valid three-step table of order 2, with some of its fields changed."""
     lower_b = np.tril(ONES)
     calls, coefficients = {
         "lms": (NODES[:-1], {"b": lower_b}),
@@ -28,12 +28,9 @@ def fields(kind="lms", **changes):
         "ss": ([*FIVE, 0.5], {"b": ONES, "a": np.tile([[0, 0], [1, 0]], (3, 1, 1))}),
     }[kind]
     coefficients = {**coefficients, **changes.pop("coefficients", {})}
-    table = {"family": kind, "order": 2, "form": "noise", "space": "ve", "sigmas": NODES}
-    return {**table, "call_sigmas": calls, "coefficients": coefficients, **changes}
-
-
-def table(kind="lms", **changes):
-    return SolverTable(**fields(kind, **changes))
+    kept = {name: array for name, array in coefficients.items() if array is not None}
+    made = {"family": kind, "order": 2, "form": "noise", "space": "ve", "sigmas": NODES}
+    return SolverTable(**{**made, "call_sigmas": calls, "coefficients": kept, **changes})
 
 
 def flow(first=0.9, **changes):
@@ -42,12 +39,6 @@ def flow(first=0.9, **changes):
         **{"space": "flow", "form": "velocity", "sigmas": levels, "call_sigmas": [0.9, 0.5, 0.2]},
         **changes,
     }
-
-
-@pytest.mark.parametrize("family", ["lms", "pc", "ss"])
-def test_the_base_case_is_valid(family):
-    made = table(family)
-    assert (made.steps, made.ending, made.nfe) == (3, 0.0, 6 if family == "ss" else 3)
 
 
 FIELD_RULES = [
@@ -79,6 +70,7 @@ ARRAY_RULES = [
     ("lms", {"b": np.ones((3, 3))}, r"b must have shape \(3, 2\), not \(3, 3\)"),
     ("pc", {"a": np.ones((3, 3))}, r"a must have shape \(2, 3\), not \(3, 3\)"),
     ("lms", {"a": np.ones((2, 3))}, "needs exactly b"),
+    ("pc", {"a": None}, "needs exactly a, b"),
     ("lms", {"b": ONES}, f"b {UNSEEN}"),
     ("pc", {"b": ONES}, f"b {UNSEEN}"),
     ("pc", {"a": np.ones((2, 3))}, f"a {UNSEEN}"),
@@ -105,17 +97,11 @@ def test_each_rule(kind, changes, message):
         table(kind, **changes)
 
 
-def test_a_missing_array_is_refused():
-    broken = fields("pc")
-    del broken["coefficients"]["a"]
-    with pytest.raises(TableError, match="needs exactly a, b"):
-        SolverTable(**broken)
-
-
 @pytest.mark.parametrize("family", ["lms", "pc", "ss"])
 def test_tables_are_immutable(family):
     source = np.array(NODES)
     made = table(family, sigmas=source)
+    assert (made.steps, made.ending, made.nfe) == (3, 0.0, 6 if family == "ss" else 3)
     source[0] = 99.0
     assert made.sigmas[0] == 3.0, "the table shares memory with its caller"
     for array in made.arrays.values():
@@ -144,19 +130,10 @@ def test_tables_are_equal_by_content():
 
 def test_replace_validates_again():
     made = table()
-    moved = made.replace(sigmas=[4.0, 2.0, 1.0, 0.0])
-    assert moved.sigmas[0] == 4.0 and made.sigmas[0] == 3.0 and made.replace() == made
-    with pytest.raises(TableError, match="decreasing"):
-        made.replace(sigmas=[4.0, 5.0, 1.0, 0.0])
-    with pytest.raises(TableError, match="needs exactly b"):
-        made.replace(c=np.ones(2))
-
-
-def test_table_errors_are_value_errors_too():
-    assert issubclass(TableError, S4SError) and issubclass(TableError, ValueError)
-
-
-# --- packs
+    assert made.replace(sigmas=[4.0, 2.0, 1.0, 0.0]).sigmas[0] == 4.0 and made.replace() == made
+    for wrong in ({"sigmas": [4.0, 5.0, 1.0, 0.0]}, {"c": np.ones(2)}):
+        with pytest.raises(TableError, match="decreasing|needs exactly b"):
+            made.replace(**wrong)
 
 
 def pack_table(n, space="ve"):
@@ -171,10 +148,6 @@ def test_packs_hold_tables_by_nfe():
     with pytest.raises(TypeError):
         pack.tables[4] = pack_table(4)
     assert pack == SolverPack.of(pack_table(3), pack_table(5), metadata={"model": "x"})
-    others = (pack_table(3),), (pack_table(5), pack_table(4))
-    digests = {SolverPack.of(*tables, metadata={"model": "x"}).digest for tables in others}
-    digests.add(SolverPack.of(pack_table(5), pack_table(3), metadata={"model": "y"}).digest)
-    assert len(digests | {pack.digest}) == 4
 
 
 @pytest.mark.parametrize(
@@ -192,9 +165,6 @@ def test_packs_are_validated(tables, message):
         SolverPack(tables)
 
 
-# --- classical tables by name
-
-
 @pytest.mark.parametrize(
     "name, options, message",
     [
@@ -207,12 +177,10 @@ def test_packs_are_validated(tables, message):
         ("dpm-solver", {"order": 1}, "orders 2 and 3"),
         ("dpmpp", {"order": 4}, "orders 1 to 3"),
         ("unipc-bh1", {"order": 4}, "orders 1 to 3"),
-        ("gaussian", {"order": 0}, "order must be an integer"),
-        ("exp-lagrange", {"order": 1.5}, "order must be an integer"),
+        *(("gaussian", {"order": order}, "order must be an integer") for order in (0, 1.5)),
         ("dpmpp", {"form": "velocity"}, "no form 'velocity'"),
         ("euler", {"space": "vp"}, "Unknown space 'vp'"),
-        ("euler", {"sigmas": [1.0]}, "at least two nodes"),
-        ("euler", {"sigmas": [NODES]}, "at least two nodes"),
+        *(("euler", {"sigmas": nodes}, "at least two nodes") for nodes in ([1.0], [NODES])),
     ],
 )
 def test_wrong_choices_are_explained(name, options, message):
@@ -220,15 +188,12 @@ def test_wrong_choices_are_explained(name, options, message):
         classical_table(name, **{"sigmas": NODES, "space": "ve"} | options)
 
 
-@pytest.mark.parametrize("missing", [{}, {"space": None}, {"space": object()}])
-def test_a_space_is_required(missing):
-    """A default of ve would silently give wrong coefficients on a flow model's nodes."""
-    with pytest.raises(TableError, match="Pass space='ve' or 'flow', or the model itself"):
-        classical_table("dpmpp", NODES, 2, **missing)
-
-
 @pytest.mark.parametrize("space", ["ve", "flow"])
-def test_a_space_may_be_given_as_a_model_or_a_table(space):
+def test_a_space_must_be_given_as_its_name_a_model_or_a_table(space):
+    """A default of ve would silently give wrong coefficients on a flow model's nodes."""
+    for missing in ({}, {"space": None}, {"space": object()}):
+        with pytest.raises(TableError, match="Pass space='ve' or 'flow', or the model itself"):
+            classical_table("dpmpp", NODES, 2, **missing)
     nodes = torch.linspace(0.9, 0.1, 5, dtype=torch.float64)
     named = classical_table("dpmpp", nodes, 2, space)
     assert named.space == space
@@ -254,8 +219,6 @@ def test_gaussian_tables_follow_their_seed():
     assert one == same and one != other
 
 
-# --- spaces and model times
-
 TIMES = {"scaled_linear": DiscreteTimes.scaled_linear(), "linear": DiscreteTimes.linear()}
 
 
@@ -265,19 +228,19 @@ def test_log_snr_has_an_inverse(space, lam):
     assert abs(log_snr(space, sigma_of_log_snr(space, lam)) - lam) < 1e-9
 
 
-@given(st.sampled_from(list(TIMES)), st.lists(st.floats(0, 999), min_size=2, max_size=5))
-def test_discrete_times_increase_and_have_an_inverse(name, values):
-    times = torch.tensor(sorted(values), dtype=torch.float64)
-    sigmas = TIMES[name].sigma(times)
-    assert (TIMES[name].time(sigmas) - times).abs().max() < 1e-9
+@given(
+    st.sampled_from(list(TIMES)),
+    st.lists(st.floats(0, 999), min_size=2, max_size=5),
+    st.floats(0, 1),
+)
+def test_discrete_times_increase_and_have_an_inverse(name, values, share):
+    model, times = TIMES[name], torch.tensor(sorted(values), dtype=torch.float64)
+    sigmas = model.sigma(times)
+    assert (model.time(sigmas) - times).abs().max() < 1e-9
     assert ((sigmas.diff() > 0) | (times.diff() < 1e-9)).all()
-
-
-@given(st.sampled_from(list(TIMES)), st.floats(0, 1))
-def test_sigmas_of_discrete_times_have_an_inverse(name, share):
-    low, high = TIMES[name].sigma_min, TIMES[name].sigma_max
+    low, high = model.sigma_min, model.sigma_max
     sigma = torch.tensor(low * (high / low) ** share, dtype=torch.float64)
-    assert abs(TIMES[name].sigma(TIMES[name].time(sigma)) / sigma - 1) < 1e-9
+    assert abs(model.sigma(model.time(sigma)) / sigma - 1) < 1e-9
 
 
 def test_discrete_times_are_clamped_and_follow_their_definition():
@@ -309,13 +272,10 @@ def test_a_listed_flow_model_reveals_its_shift(shift):
     assert times.time(times.sigma(values)).tolist() == pytest.approx(values.tolist(), rel=1e-12)
 
 
-def test_a_listed_discrete_model_reveals_its_times():
+def test_a_listed_discrete_model_reveals_its_times_which_are_differentiable():
     want = TIMES["scaled_linear"]
     times = listed_times("ve", want.log_sigmas.exp().float())
     assert torch.allclose(times.log_sigmas, want.log_sigmas, atol=1e-6)
-
-
-def test_discrete_times_are_differentiable():
     times = TIMES["linear"]
     at = torch.tensor([0.3, 10.7, 512.2], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(times.sigma, at)
