@@ -7,7 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
-from comfyui_bench import Listings, Skipped, refusal
+from comfyui_bench import Skipped, listings, refusal
 
 OWN = {"X-S4S": "1"}
 CANCEL, PANEL = "/s4s/jobs/cancel", "/s4s/panel"
@@ -113,10 +113,10 @@ def check_routes_that_read(b):
         for entry in found["solvers"]:
             assert {"file", "error", "thumbnail"} <= set(entry)
         for path in ("table", "thumbnail"):
-            with Listings(b) as listings:
+            with listings(b) as threads:
                 await ask("GET", f"/s4s/{path}?file=none.safetensors&nfe=5")
-            assert len(listings) == 1, path
-            assert listings[0] is not threading.main_thread(), "blocks the host's page"
+            assert len(threads) == 1, path
+            assert threads[0] is not threading.main_thread(), "blocks the host's page"
         status, found = await ask("GET", "/s4s/table?file=demo.safetensors&nfe=5")
         assert status == 200 and len(found["call_sigmas"]) == 5
         assert await ask("GET", "/s4s/jobs") == (200, {"jobs": []})
