@@ -76,8 +76,6 @@ def check_steps_may_be_linked(b):
         refusal(partial(build, pack, steps, 1.0), "above 0")
         given = model, pack, 0, steps, 2.0, positive, negative, latent, 1.0
         refusal(partial(own, *given), "above 0")
-            partial(own, model, pack, 0, steps, 2.0, positive, negative, latent, 1.0), "above 0"
-        )
 
 
 def check_files_are_saved_loaded_and_reloaded(b):
