@@ -19,11 +19,6 @@ def words(language):
     return json.loads((ROOT / "locales" / language / "nodeDefs.json").read_text("utf-8"))
 
 
-def shape(texts):
-    """The keys of an object of texts, at every depth."""
-    return {key: shape(value) for key, value in texts.items()} if isinstance(texts, dict) else None
-
-
 def leaves(texts):
     for value in texts.values():
         yield from leaves(value) if isinstance(value, dict) else [value]
@@ -58,14 +53,10 @@ def test_the_recorded_definitions_are_up_to_date(nodes):
             assert {k: v for k, v in given.items() if k != "options"} == kept, (name, key)
 
 
-def test_all_ten_nodes_are_known():
-    assert len(NODES) == 10
-
-
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_input_and_output_has_its_texts(language):
     found = words(language)
-    assert sorted(found) == NODES
+    assert sorted(found) == NODES and len(NODES) == 10
     for name, texts in found.items():
         definition = DEFINITIONS[name]
         assert set(texts) == {"display_name", "description", "inputs", "outputs"}
@@ -73,11 +64,8 @@ def test_every_input_and_output_has_its_texts(language):
         assert list(texts["outputs"]) == [str(i) for i in range(len(definition["outputs"]))], name
         for part in (*texts["inputs"].values(), *texts["outputs"].values()):
             assert set(part) == {"name", "tooltip"}
-        assert all(isinstance(text, str) and text.strip() for text in leaves(texts))
-
-
-def test_languages_have_the_same_texts():
-    assert len({json.dumps(shape(words(language)), sort_keys=True) for language in LANGUAGES}) == 1
+        for text in leaves(texts):  # without characters that mean something to the page
+            assert isinstance(text, str) and text.strip() and not set(text) & set("{}|@"), text
 
 
 def test_chinese_is_chinese():
@@ -87,12 +75,6 @@ def test_chinese_is_chinese():
             for key, texts in chinese[name][part].items():
                 assert texts["tooltip"] != english[name][part][key]["tooltip"], (name, key)
                 assert any("\u4e00" <= letter <= "\u9fff" for letter in texts["tooltip"])
-
-
-def test_no_text_contains_characters_with_a_meaning_for_the_page():
-    for language in LANGUAGES:
-        for text in leaves(words(language)):
-            assert not set(text) & set("{}|@"), text
 
 
 @pytest.mark.parametrize("name", NODES)

@@ -5,7 +5,9 @@ import importlib.util
 import os
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 
 class Skipped(Exception):
@@ -55,10 +57,15 @@ class Bench:
             return self.node["S4SLoadSolver"].load("demo.safetensors")[0]
         return self.classical(self.core_model(kind), (4, 5, 6))
 
-    def classical(self, model, nfes):
+    def applied(self, kind="EDM", pack=None, **more):
+        """MODEL with a solver applied, both CONDITIONINGs and LATENT of the demo."""
+        model, *rest = self.demo(kind, **more)[:4]
+        return *self.node["S4SApplySolver"].apply(model, pack or self.solver(kind)), *rest
+
+    def classical(self, model, nfes, name="dpmpp", order=2):
         core, table = self.part("s4s_core"), self.part("s4s_core.table")
-        nodes = {n: core.schedule("logsnr", n, model) for n in nfes}
-        tables = [core.classical_table("dpmpp", s, 2, model.space) for s in nodes.values()]
+        nodes = [core.schedule("logsnr", n, model) for n in nfes]
+        tables = [core.classical_table(name, s, order, model.space) for s in nodes]
         return table.SolverPack.of(*tables, metadata={"name": "classical"})
 
     def core_model(self, kind, cfg=2.0):
@@ -71,20 +78,10 @@ class Bench:
 
         samples = comfy.sample.fix_empty_latent_channels(model, latent["samples"])
         noise = comfy.sample.prepare_noise(samples, seed)
-        names = {"sampler_name": "s4s", "scheduler": "s4s"} | more
-        return comfy.sample.sample(
-            model,
-            noise,
-            steps,
-            cfg,
-            positive=positive,
-            negative=negative,
-            latent_image=samples,
-            noise_mask=latent.get("noise_mask"),
-            seed=seed,
-            disable_pbar=True,
-            **names,
-        )
+        named = {"sampler_name": "s4s", "scheduler": "s4s", "latent_image": samples} | more
+        named |= {"positive": positive, "negative": negative, "seed": seed, "disable_pbar": True}
+        named["noise_mask"] = latent.get("noise_mask")
+        return comfy.sample.sample(model, noise, steps, cfg, **named)
 
     def core_sample(self, kind, pack, seed=7, steps=5, batch=2, category="animal face", cfg=2.0):
         """The core's result for the noise that the host draws and scales."""
@@ -135,24 +132,18 @@ class Bench:
         return [[torch.zeros(1, 1, 4), {}]]
 
 
-class Listings(list):
+@contextmanager
+def listings(bench):
     """The threads that list the solver files while this context is active."""
+    folders, threads = bench.part("s4s_core.app.folders"), []
+    listed = folders.solver_files
 
-    def __init__(self, bench):
-        self.folders = bench.part("s4s_core.app.folders")
+    def noted():
+        threads.append(threading.current_thread())
+        return listed()
 
-    def __enter__(self):
-        self.before = self.folders.solver_files
-
-        def listed():
-            self.append(threading.current_thread())
-            return self.before()
-
-        self.folders.solver_files = listed
-        return self
-
-    def __exit__(self, *_):
-        self.folders.solver_files = self.before
+    with patch.object(folders, "solver_files", noted):
+        yield threads
 
 
 def refusal(action, *words):
@@ -160,13 +151,8 @@ def refusal(action, *words):
     try:
         action()
     except Exception as error:
-        text = str(error)
-        assert type(error).__name__ in (
-            "HostError",
-            "SolverFileError",
-            "TableError",
-            "TrainingError",
-        )
+        text, known = str(error), "HostError SolverFileError TableError TrainingError"
+        assert type(error).__name__ in known.split()
         assert text.endswith((".", "?")) and "\n" not in text, text
         assert all(word in text for word in words), text
         return text

@@ -1,6 +1,8 @@
 """Checks of training and comparing in the graph, and of the model that both work on."""
 
 import os
+from types import SimpleNamespace
+from unittest.mock import patch
 
 from comfyui_bench import refusal
 
@@ -8,13 +10,8 @@ from comfyui_bench import refusal
 def check_pixels_per_latent(b):
     """From the VAE, otherwise from the latent format, never guessed."""
     pixels, demo = b.part("s4s_core.app.comfyui").pixels_per_latent, b.demo()
-
-    class Large:
-        def spacial_compression_decode(self):
-            return 16
-
-    unknown, _ = b.null_model()
-    assert pixels(unknown.model, Large()) == 16
+    unknown, large = b.null_model()[0], SimpleNamespace(spacial_compression_decode=lambda: 16)
+    assert pixels(unknown.model, large) == 16
     assert pixels(demo[0].model, demo[4]) == pixels(demo[0].model) == 1
     if not hasattr(unknown.model.latent_format, "spacial_downscale_ratio"):
         assert pixels(unknown.model) is None
@@ -43,10 +40,9 @@ def check_training_resumes_to_the_same_solver(b):
     wave = lambda x, time: (3 * x + time.view(-1, 1, 1, 1) / 300).sin()  # noqa: E731
     model, network = b.null_model(answer=wave)
     latent, views = {"samples": torch.zeros(1, 4, 4, 4)}, []
-    notices = b.part("nodes.notices")
-    notices.send = lambda event, data: views.append((event, data))
+    b.part("nodes.notices").send = lambda event, data: views.append((event, data))
 
-    def train(seed=1, stop=None):
+    def train(stop=None):
         network.calls = 0
         forward = network.forward
 
@@ -55,24 +51,10 @@ def check_training_resumes_to_the_same_solver(b):
                 management.interrupt_current_processing()
             return forward(self, x, time, **more)
 
-        network.forward = counted
-        try:
-            return b.node["S4STrainSolver"].train(
-                model,
-                b.plain(),
-                b.plain(),
-                latent,
-                1.0,
-                "3,4",
-                "quick",
-                "euler",
-                "karras",
-                12,
-                seed,
-                node="5",
-            )
-        finally:
-            network.forward = forward
+        given = model, b.plain(), b.plain(), latent, 1.0
+        options = "3,4", "quick", "euler", "karras", 12, 1
+        with patch.object(network, "forward", counted):
+            return b.node["S4STrainSolver"].train(*given, *options, node="5")
 
     whole = train()
     pack, preview, report = whole["result"]
@@ -171,11 +153,8 @@ def check_prompts_share_calls(b):
 
     together, groups = run()
     assert groups == 1 and (together - want).abs().max() < 1e-4
-    before, comfyui._sharing_key = comfyui._sharing_key, lambda prompt: None
-    try:
+    with patch.object(comfyui, "_sharing_key", lambda prompt: None):
         apart, groups = run()
-    finally:
-        comfyui._sharing_key = before
     assert groups == 3 and (apart - want).abs().max() < 1e-4
     assert len(b.part("nodes.training").encode_prompts(clip, " heart \n\nflag\n")) == 2
 
@@ -201,23 +180,9 @@ def check_a_model_has_its_own_times(b):
 
 def check_comparison_ranks_at_equal_model_calls(b):
     model, positive, negative, latent, vae, _ = b.demo()
-    shown = b.node["S4SCompare"].compare(
-        model,
-        b.solver(),
-        positive,
-        negative,
-        latent,
-        3,
-        5,
-        2.0,
-        "euler, heun",
-        "karras",
-        "auto",
-        "auto",
-        20,
-        vae,
-    )
-    picture, text = shown["result"]
+    given = model, b.solver(), positive, negative, latent, 3, 5, 2.0
+    options = "euler, heun", "karras", "auto", "auto", 20, vae
+    picture, text = b.node["S4SCompare"].compare(*given, *options)["result"]
     assert picture.ndim == 4 and picture.shape[0] == 1 and 0 <= picture.min() <= picture.max() <= 1
     rows = {line.split()[0]: line.split() for line in text.splitlines()[1:]}
     assert set(rows) == {"teacher", "S4S,", "euler", "heun"}
@@ -228,8 +193,6 @@ def check_comparison_ranks_at_equal_model_calls(b):
 
 def check_the_clock_waits_for_the_device(b):
     """Only reading results waits for a GPU, so the clock is read after that."""
-    from types import SimpleNamespace
-
     import torch
 
     compare, events = b.part("nodes.compare_node"), []
@@ -242,13 +205,9 @@ def check_the_clock_waits_for_the_device(b):
 
     comparison = compare.Comparison.__new__(compare.Comparison)
     comparison.entries = []
-    before = compare.time
-    compare.time = SimpleNamespace(perf_counter=lambda: events.append("clock") or 0.0)
-    try:
-        with Watch():
-            comparison._measure("one", lambda: (torch.zeros(2, 3), 5))
-    finally:
-        compare.time = before
+    clock = SimpleNamespace(perf_counter=lambda: events.append("clock") or 0.0)
+    with patch.object(compare, "time", clock), Watch():
+        comparison._measure("one", lambda: (torch.zeros(2, 3), 5))
     assert events == ["clock", "read", "clock"], events
 
 
@@ -257,9 +216,8 @@ def check_the_demo_reads_categories_and_decodes(b):
     assert clip.tokenize("An ANIMAL FACE please") == clip.classes.index("animal face")
     assert clip.tokenize("animal") == clip.classes.index("animal")
     assert clip.tokenize("") == clip.tokenize("a xylophone") == len(clip.classes)
-    vae, model = b.demo()[4], b.demo()[0]
-    pictures_of = b.part("s4s_core.app.comfyui").pictures_of
-    x = b.core_sample("EDM", b.solver())
+    model, *_, vae, _ = b.demo()
+    pictures_of, x = b.part("s4s_core.app.comfyui").pictures_of, b.core_sample("EDM", b.solver())
     exact, rough = pictures_of(model.model, x, vae), pictures_of(model.model, x)
     assert exact.shape == rough.shape == (2, 3, 32, 32)
     assert (exact - rough).abs().max() < 1e-3

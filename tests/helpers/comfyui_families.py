@@ -48,18 +48,10 @@ def sd3():
     from comfy.ldm.modules.diffusionmodules.mmdit import MMDiT
 
     context = {"target": "torch.nn.Linear", "params": {"in_features": 64, "out_features": 64}}
-    network = MMDiT(
-        input_size=None,
-        depth=1,
-        patch_size=2,
-        in_channels=16,
-        adm_in_channels=2048,
-        context_embedder_config=context,
-        num_patches=64,
-        pos_embed_max_size=8,
-        pos_embed_scaling_factor=None,
-        operations=comfy.ops.disable_weight_init,
-    )
+    sizes = {"depth": 1, "patch_size": 2, "in_channels": 16, "adm_in_channels": 2048}
+    sizes |= {"num_patches": 64, "pos_embed_max_size": 8, "pos_embed_scaling_factor": None}
+    operations = {"context_embedder_config": context, "operations": comfy.ops.disable_weight_init}
+    network = MMDiT(input_size=None, **sizes, **operations)
     model = comfy.sd.load_diffusion_model_state_dict(random_weights(network))
     pooled = {"pooled_output": torch.randn(1, 2048)}
     return model, [[torch.randn(1, 20, 64), pooled]], (16, 4, 4)

@@ -63,9 +63,8 @@ class Double:
 
     @property
     def network(self):
-        return (
-            self.model.forge_objects.unet.model if self.patched else self.model.model
-        ).diffusion_model
+        inner = self.model.forge_objects.unet.model if self.patched else self.model.model
+        return inner.diffusion_model
 
     def wrap(self):
         if self.kind.startswith("forge"):
@@ -90,63 +89,44 @@ class Double:
 
         module("modules")
         SamplerData = type("SamplerData", (), {"__init__": _sampler_data})
-        euler = SamplerData(
-            "Euler", lambda model: self.kdiffusion.KDiffusionSampler(_euler, model), ["k_euler"], {}
-        )
-        self.common = module(
-            "modules.sd_samplers_common", SamplerData=SamplerData, InterruptedException=Interrupted
-        )
-        self.kdiffusion = module(
-            "modules.sd_samplers_kdiffusion", KDiffusionSampler=_kdiffusion_sampler(self)
-        )
+        make = _kdiffusion_sampler(self)
+        euler = SamplerData("Euler", lambda model: make(_euler, model), ["k_euler"], {})
+        common = {"SamplerData": SamplerData, "InterruptedException": Interrupted}
+        module("modules.sd_samplers_common", **common)
+        module("modules.sd_samplers_kdiffusion", KDiffusionSampler=make)
         if self.kind != "classic":
             self.schedulers = module("modules.sd_schedulers", Scheduler=Scheduler)
             self.schedulers.schedulers = [Scheduler("automatic", "Automatic", None)]
             self.schedulers.schedulers_map = {}
-        self.samplers = module(
-            "modules.sd_samplers",
-            all_samplers=[euler],
-            all_samplers_map={"Euler": euler},
-            samplers=[],
-        )
-        self.samplers.set_samplers = lambda: setattr(
-            self.samplers, "samplers", self.samplers.all_samplers
+        lists = {"all_samplers": [euler], "all_samplers_map": {"Euler": euler}, "samplers": []}
+        self.samplers = module("modules.sd_samplers", **lists)
+        self.samplers.set_samplers = lambda: vars(self.samplers).update(
+            samplers=self.samplers.all_samplers
         )
         if self.kind != "classic":
             self.samplers.get_sampler_and_scheduler = functools.cache(self._known_names)
         module("modules.call_queue", queue_lock=nullcontext())
-        self.models = module(
-            "modules.sd_models",
-            model_data=types.SimpleNamespace(sd_model=self.model),
-            send_model_to_cpu=lambda model: setattr(self, "device", "cpu"),
-            send_model_to_device=lambda model: setattr(self, "device", "cuda"),
-        )
-        manager = {
-            "forge": "backend.memory_management",
-            "forge-flow": "backend.memory_management",
-            "reforge": "ldm_patched.modules.model_management",
-            "classic": "ldm_patched.modules.model_management",
-        }.get(self.kind)
-        parents = manager.split(".")[:-1] if manager else []
-        for count in range(1, len(parents) + 1):
-            module(".".join(parents[:count]))
-        if manager:
-            module(
-                manager,
-                soft_empty_cache=lambda: None,
-                unload_all_models=lambda: setattr(self, "device", "cpu"),
-            )
+
+        def move(device):
+            return lambda *_: setattr(self, "device", device)
+
+        data = types.SimpleNamespace(sd_model=self.model)
+        moves = {"send_model_to_cpu": move("cpu"), "send_model_to_device": move("cuda")}
+        module("modules.sd_models", model_data=data, **moves)
+        if self.patched:
+            forge = self.kind.startswith("forge")
+            parents = ["backend"] if forge else ["ldm_patched", "ldm_patched.modules"]
+            for parent in parents:
+                module(parent)
+            manager = parents[-1] + (".memory_management" if forge else ".model_management")
+            module(manager, soft_empty_cache=lambda: None, unload_all_models=move("cpu"))
         module("modules.ui_components", ToolButton=tool_button)
         module("modules.paths_internal", models_path="/host/models")
         monkeypatch.setattr(folders, "_registered", [])
-        self.scripts = module(
-            "modules.scripts", Script=Script, AlwaysVisible=object(), scripts_data=[]
-        )
-        module(
-            "modules.script_callbacks",
-            on_ui_tabs=self.tabs.append,
-            on_before_ui=self.before_ui.append,
-        )
+        scripts = {"Script": Script, "AlwaysVisible": object(), "scripts_data": []}
+        self.scripts = module("modules.scripts", **scripts)
+        events = {"on_ui_tabs": self.tabs.append, "on_before_ui": self.before_ui.append}
+        module("modules.script_callbacks", **events)
 
     def _known_names(self, sampler, scheduler):
         """Resolve names from a job or an infotext; unknown ones become the first."""
@@ -274,22 +254,11 @@ def _kdiffusion_sampler(host):
         def _launch(self, p, steps, x, sigmas):
             self.initialize(p)
             self.model_wrap_cfg.total_steps = steps
-            self.sampler_extra_args = {
-                "cond": None,
-                "uncond": None,
-                "cond_scale": p.cfg_scale,
-                "s_min_uncond": 0,
-                "image_cond": None,
-            }
+            given = dict.fromkeys(("cond", "uncond", "image_cond"))
+            self.sampler_extra_args = given | {"cond_scale": p.cfg_scale, "s_min_uncond": 0}
+            call = {"extra_args": self.sampler_extra_args, "callback": self.callback_state}
             try:
-                return self.func(
-                    self.model_wrap_cfg,
-                    x,
-                    extra_args=self.sampler_extra_args,
-                    disable=False,
-                    callback=self.callback_state,
-                    sigmas=sigmas,
-                )
+                return self.func(self.model_wrap_cfg, x, sigmas=sigmas, disable=False, **call)
             except Interrupted:
                 return self.last_latent
 
@@ -320,10 +289,8 @@ def _kdiffusion_sampler(host):
 def infotext_of(job):
     """Return a picture's infotext: names and values, quoted if they hold a comma or a colon."""
     values = {"Steps": job.steps, "Sampler": job.sampler_name, **job.extra_generation_params}
-    quoted = {
-        k: json.dumps(str(v)) if re.search(r"[,:\n]", str(v)) else v for k, v in values.items()
-    }
-    return ", ".join(f"{key}: {value}" for key, value in quoted.items())
+    quoted = ((k, json.dumps(v) if re.search(r"[,:\n]", str(v)) else v) for k, v in values.items())
+    return ", ".join(f"{key}: {value}" for key, value in quoted)
 
 
 def parse_infotext(line):

@@ -16,9 +16,8 @@ GUIDANCE = 3.0
 
 
 def mixture(space="ve", conditional=True):
-    return GaussianMixture.random(
-        4, SHAPE, seed=3 if conditional else 4, spread=1.0, scale=0.5, rank=3, space=space
-    )
+    given = {"spread": 1.0, "scale": 0.5, "rank": 3, "space": space}
+    return GaussianMixture.random(4, SHAPE, seed=3 if conditional else 4, **given)
 
 
 def reference(x, sigma, scale=GUIDANCE, space="ve"):
@@ -138,6 +137,5 @@ class PatchedHolder(torch.nn.Module):
 
     def __init__(self, flow):
         super().__init__()
-        self.forge_objects = types.SimpleNamespace(
-            unet=types.SimpleNamespace(model=PatchedModel(flow))
-        )
+        unet = types.SimpleNamespace(model=PatchedModel(flow))
+        self.forge_objects = types.SimpleNamespace(unet=unet)

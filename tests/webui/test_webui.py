@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from webui_hosts import HOSTS, Double, Job, infotext_of, parse_infotext
-from webui_models import GUIDANCE, SHAPE, TIMES, PatchedHolder, mixture, reference
+from webui_models import SHAPE, TIMES, PatchedHolder, reference
 
 from s4s_core import SolverPack, classical_table, sample, save_solver
 from s4s_core.app import folders
@@ -28,17 +28,9 @@ def nodes(steps, space):
 
 
 def pack_of(space="ve", solver="ipndm", **about):
-    order = 2
-    steps = [n // 2 for n in (4, 8)] if solver == "dpm-solver" else NFES
-    tables = [classical_table(solver, nodes(n, space), order, space) for n in steps]
+    steps = (2, 4) if solver == "dpm-solver" else NFES
+    tables = [classical_table(solver, nodes(n, space), 2, space) for n in steps]
     return SolverPack.of(*tables, metadata={"name": "test, with a comma", **about})
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """The only folder of solver files that S4S knows."""
-    monkeypatch.setenv("S4S_SOLVERS", str(tmp_path))
-    return tmp_path
 
 
 def load(host):
@@ -48,16 +40,18 @@ def load(host):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     host.section = module.Section()
-    return host
 
 
 @pytest.fixture
-def webui(folder, monkeypatch):
-    """Make a host with a pack in its folder and the file chosen: webui(kind, pack)."""
+def webui(tmp_path, monkeypatch):
+    """webui(kind, pack): a host with a pack in the only folder of solvers, and the file chosen."""
+    monkeypatch.setenv("S4S_SOLVERS", str(tmp_path))
 
     def make(kind, pack=None):
         host = Double(kind, monkeypatch)
-        save_solver(folder / "a, b.safetensors", pack or pack_of("flow" if host.flow else "ve"))
+        host.space = "flow" if host.flow else "ve"
+        host.pack = pack or pack_of(host.space)
+        save_solver(tmp_path / "a, b.safetensors", host.pack)
         load(host)
         host.section.process(Job(4), "a, b.safetensors")
         return host
@@ -65,88 +59,71 @@ def webui(folder, monkeypatch):
     return make
 
 
-def space_of(host):
-    return "flow" if host.flow else "ve"
+each_host = pytest.mark.parametrize("kind", HOSTS)
 
 
-def expected(host, job, pack, latent=None, sigmas=None):
-    """The core's result for the job's noise."""
-    space = space_of(host)
-    sigmas = torch.tensor(pack[job.steps].sigmas) if sigmas is None else sigmas
-    share = 1 - sigmas[0] if space == "flow" else 1
+def gap(host, job, latent=None, sigmas=None):
+    """The largest difference between the host's samples of a job and the core's."""
+    sigmas = torch.tensor(host.pack[job.steps].sigmas) if sigmas is None else sigmas
+    share = 1 - sigmas[0] if host.flow else 1
     start = sigmas[0].float() * job.noise + (0 if latent is None else share * latent)
 
     def denoise(x, sigma):
-        return reference(x, sigma, job.cfg_scale, space)
+        return reference(x, sigma, job.cfg_scale, host.space)
 
-    return run_in_host(denoise, start.float(), pack, sigmas)
+    want = run_in_host(denoise, start.float(), host.pack, sigmas)
+    return (host.generate(job, latent) - want).abs().max()
 
 
-@pytest.mark.parametrize("kind", HOSTS)
+@each_host
 @pytest.mark.parametrize("steps", NFES)
-def test_a_full_run_gives_what_the_core_gives(webui, kind, steps):
-    host, job = webui(kind), Job(steps)
-    pack = pack_of(space_of(host))
-    found = host.generate(job)
-    assert (found - expected(host, job, pack)).abs().max() < 1e-4
+def test_a_full_run_gives_what_the_core_gives_at_exact_times(webui, kind, steps):
+    host = webui(kind)
+    assert gap(host, Job(steps)) < 1e-4
     assert len(host.network.times) == len(host.state.previews) == steps
     assert host.state.sampling_step == steps - 1
-
-
-@pytest.mark.parametrize("kind", [kind for kind in HOSTS if kind != "forge-flow"])
-def test_the_network_gets_exact_times(webui, kind):
-    host = webui(kind)
-    host.generate(Job(5))
-    times = torch.stack([called[0] for called in host.network.times])
-    assert times.dtype == torch.float32
-    assert (times - TIMES.time(nodes(5, "ve")[:-1])).abs().max() < 1e-2
+    if not host.flow:
+        times = torch.stack([called[0] for called in host.network.times])
+        assert times.dtype == torch.float32
+        assert (times - TIMES.time(nodes(steps, "ve")[:-1])).abs().max() < 1e-2
     assert not host.network._forward_pre_hooks
 
 
-@pytest.mark.parametrize("kind", HOSTS)
+@each_host
 def test_the_hosts_rounded_times_would_miss(webui, kind, monkeypatch):
     """Without the hook, hosts that round miss the core's result: the test above can fail."""
-    host, job = webui(kind), Job(5)
+    host = webui(kind)
     from s4s_webui import sampler
 
     monkeypatch.setattr(sampler, "ROUNDING", -1.0)
-    missed = (host.generate(job) - expected(host, job, pack_of(space_of(host)))).abs().max()
-    assert (missed < 1e-4) == (kind == "forge-flow")
+    assert (gap(host, Job(5)) < 1e-4) == (kind == "forge-flow")
 
 
 @pytest.mark.parametrize("solver", ["dpmpp", "unipc-bh2", "dpm-solver"])
 def test_every_family_runs(webui, solver):
-    host, job = webui("forge", pack := pack_of(solver=solver)), Job(8)
-    assert (host.generate(job) - expected(host, job, pack)).abs().max() < 1e-4
+    host = webui("forge", pack_of(solver=solver))
+    assert gap(host, Job(8)) < 1e-4
     host.network.times.clear()
     found = host.generate(Job(8, denoising_strength=0.5), torch.zeros(2, *SHAPE))
     assert found.isfinite().all() and 4 <= len(host.network.times) <= 6
 
 
-@pytest.mark.parametrize("kind", HOSTS)
+@each_host
 @pytest.mark.parametrize("strength", [0.3, 0.6, 1.0])
 def test_img2img_runs_the_last_nodes(webui, kind, strength):
-    host, job = webui(kind), Job(8, denoising_strength=strength)
-    latent = torch.full((2, *SHAPE), 0.3)
-    pack, left = pack_of(space_of(host)), int(min(strength, 0.999) * 8) + 1
-    found = host.generate(job, latent)
-    sigmas = torch.tensor(pack[8].sigmas)[-left - 1 :]
-    assert (found - expected(host, job, pack, latent, sigmas)).abs().max() < 1e-4
+    host, left = webui(kind), int(min(strength, 0.999) * 8) + 1
+    sigmas = torch.tensor(host.pack[8].sigmas)[-left - 1 :]
+    job = Job(8, denoising_strength=strength)
+    assert gap(host, job, torch.full((2, *SHAPE), 0.3), sigmas) < 1e-4
     assert len(host.network.times) == left
 
 
-@pytest.mark.parametrize("kind", HOSTS)
-def test_img2img_with_a_step_count_the_file_lacks(webui, kind):
+@each_host
+def test_img2img_and_hires_fix_enter_a_table_in_the_middle(webui, kind):
     host, job = webui(kind), Job(20, denoising_strength=0.4)
-    found = host.generate(job, torch.zeros(2, *SHAPE))
-    assert found.isfinite().all()
-    assert 2 <= len(host.network.times) <= 8
-
-
-@pytest.mark.parametrize("kind", HOSTS)
-def test_hires_fix_makes_a_second_pass(webui, kind):
-    host, job = webui(kind), Job(8)
-    first = host.generate(job)
+    assert host.generate(job, torch.zeros(2, *SHAPE)).isfinite().all()
+    assert 2 <= len(host.network.times) <= 8  # though the file lacks this step count
+    first = host.generate(job := Job(8))
     job.is_hr_pass, job.denoising_strength = True, 0.7
     second = host.sampler_of(job).sample_img2img(job, first, job.noise, steps=8)
     assert second.isfinite().all() and (second - first).abs().max() > 1e-3
@@ -154,7 +131,7 @@ def test_hires_fix_makes_a_second_pass(webui, kind):
     assert 3 <= job.extra_generation_params["S4S hires NFE"] <= 8
 
 
-@pytest.mark.parametrize("kind", HOSTS)
+@each_host
 def test_inpainting_keeps_what_the_mask_protects(webui, kind):
     host = webui(kind)
     mask = torch.zeros(1, 1, *SHAPE[1:])
@@ -166,7 +143,7 @@ def test_inpainting_keeps_what_the_mask_protects(webui, kind):
     assert (found[..., 2:] - latent[..., 2:]).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("kind", HOSTS)
+@each_host
 def test_a_batch_gives_the_same_pictures_as_single_runs(webui, kind):
     host, job = webui(kind), Job(5, batch=3)
     together = host.generate(job)
@@ -175,7 +152,7 @@ def test_a_batch_gives_the_same_pictures_as_single_runs(webui, kind):
         assert (host.generate(alone) - together[row]).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("kind", HOSTS)
+@each_host
 def test_an_interrupt_returns_the_last_preview(webui, kind):
     host, sampled = webui(kind), []
     sampler = host.sampler_of(job := Job(8))
@@ -191,47 +168,31 @@ def test_an_interrupt_returns_the_last_preview(webui, kind):
     assert set(sampled[0]) == {"x", "i", "sigma", "sigma_hat", "denoised"}
 
 
-def with_refiner(host):
-    """The host with another model that takes over halfway; returns the first network."""
+@pytest.mark.parametrize("steps, latent", [(8, None), (40, torch.zeros(2, *SHAPE))])
+def test_the_refiner_takes_over_halfway(webui, steps, latent):
+    """By the calls that are made: a table entered in the middle may take fewer than announced."""
+    host = webui("forge")
     first, host.other_model, host.switch_at = host.network, PatchedHolder(flow=False), 0.5
     host.other_model.sd_checkpoint_info = host.model.sd_checkpoint_info
-    return first
-
-
-def test_the_refiner_takes_over(webui):
-    """After the switch the other model is called, with its own conditions and exact times."""
-    first = with_refiner(host := webui("forge"))
-    host.generate(Job(8))
-    assert len(first.times) == 4 and len(host.network.times) == 4
-    exact = TIMES.time(nodes(8, "ve")[:-1])
-    assert (host.network.times[-1][0] - exact[-1]).abs() < 1e-2
-
-
-def test_the_refiner_switches_by_the_calls_that_are_made(webui):
-    """A table that is entered in the middle may take fewer calls than the host announced."""
-    with_refiner(host := webui("forge"))
-    host.generate(Job(40, denoising_strength=0.5), torch.zeros(2, *SHAPE))
+    host.generate(Job(steps, denoising_strength=0.5), latent)
     assert host.other_model is None
+    if latent is None:
+        assert len(first.times) == len(host.network.times) == 4
+        exact = TIMES.time(nodes(8, "ve")[:-1])
+        assert (host.network.times[-1][0] - exact[-1]).abs() < 1e-2
 
 
-@pytest.mark.parametrize("kind", HOSTS)
-def test_step_counts_the_file_lacks_are_refused(webui, kind):
+@each_host
+def test_what_cannot_run_is_refused(webui, kind):
+    host = webui(kind)
     with pytest.raises(HostError, match="no table for 6 steps.*4, 5, 8"):
-        webui(kind).generate(Job(6))
-
-
-def test_sampling_without_a_solver_is_refused(webui):
-    host = webui("forge")
+        host.generate(Job(6))
+    host.section.before_process(Job(4))  # a job without settings keeps the choice
+    host.section.process(Job(4))
+    assert host.generate(Job(4)).isfinite().all()
     host.section.process(Job(4), "None")
     with pytest.raises(HostError, match="No S4S solver is chosen"):
         host.generate(Job(4))
-
-
-def test_a_job_without_settings_keeps_the_choice(webui):
-    host = webui("forge")
-    host.section.before_process(Job(4))
-    host.section.process(Job(4))
-    assert host.generate(Job(4)).isfinite().all()
 
 
 def test_a_solver_of_another_space_is_refused(webui):
@@ -247,7 +208,7 @@ def test_the_schedule_serves_other_samplers(webui, kind):
     assert (host.generate(job) - ours).abs().max() < 0.05  # the host's own rounded times
 
 
-@pytest.mark.parametrize("kind", HOSTS)
+@each_host
 def test_registering_again_changes_nothing(webui, kind):
     host = webui(kind)
     load(host)
@@ -272,50 +233,48 @@ def test_differences_from_training_are_warned_about(webui):
     assert not job.comments
 
 
-@pytest.mark.parametrize("kind", HOSTS)
-def test_infotext_restores_the_solver(webui, kind, folder):
+@each_host
+def test_infotext_restores_the_solver(webui, kind):
     host, job = webui(kind), Job(5)
     picture = host.generate(job)
-    pack = pack_of(space_of(host))
     found = parse_infotext(infotext_of(job))
     assert found["S4S solver"] == "a, b.safetensors"
-    assert found["S4S hash"] == pack.digest[:12] and found["S4S NFE"] == "5"
-
+    assert found["S4S hash"] == host.pack.digest[:12] and found["S4S NFE"] == "5"
     host.section.process(Job(4), "None")
-    ((component, label),) = ui_of(host)["fields"]
-    assert component.elem_id == "script_solver" and label in host.section.paste_field_names
+    solver = ui_of(host)
+    ((component, label),) = host.section.infotext_fields
+    assert component is solver and label in host.section.paste_field_names
     again = Job(int(found["Steps"]), sampler_name=found["Sampler"])
     host.section.process(again, found[label])
     assert torch.equal(host.generate(again), picture)
 
 
 def ui_of(host):
-    """The section's UI, built with the installed Gradio."""
+    """The section's list of solvers, built with the installed Gradio."""
     import gradio as gr
 
     with gr.Blocks():
         (solver,) = host.section.ui(is_img2img=False)
-    return {"solver": solver, "fields": host.section.infotext_fields}
+    return solver
 
 
-def test_the_section_lists_describes_and_refreshes(webui, folder):
+def test_the_section_lists_describes_and_refreshes(webui, tmp_path):
     host = webui("forge", pack_of(model={"name": "<b>bold</b>", "hash": "cd"}, cfg=[5.0, 9.0]))
     from s4s_webui import section
 
-    solver = ui_of(host)["solver"]
+    solver, broken = ui_of(host), tmp_path / "broken.safetensors"
     assert solver.value == "a, b.safetensors" and solver.do_not_save_to_config
     text = section.solver_html("a, b.safetensors")
     assert "&lt;b&gt;bold&lt;/b&gt;" in text and "4, 5, 8" in text and "5 to 9" in text
     assert "this one is tiny" in text
-    (folder / "broken.safetensors").write_bytes(b"no solver")
+    broken.write_bytes(b"no solver")
     update, text = section.refreshed("broken.safetensors")
     assert update["choices"] == ["None", "a, b.safetensors", "broken.safetensors"]
     assert "broken.safetensors" in text
-    (folder / "broken.safetensors").unlink()
+    broken.unlink()
     update, text = section.refreshed("broken.safetensors")
     assert update["value"] == "None" and "choose one" in text
     assert "There is no solver file" in section.solver_html("gone.safetensors")
-    assert host.section.show(False) is host.scripts.AlwaysVisible
 
 
 def test_solvers_are_found_among_the_hosts_models(webui, monkeypatch):
@@ -324,7 +283,7 @@ def test_solvers_are_found_among_the_hosts_models(webui, monkeypatch):
     assert folders.solver_folders()[0] == Path("/host/models/s4s_solvers")
 
 
-def test_the_axis_of_the_plot(webui, folder):
+def test_the_axis_of_the_plot(webui):
     """X/Y/Z plot: one axis, which overrides the section's choice."""
     host = webui("a1111")
 
@@ -385,12 +344,3 @@ def test_sheets_of_pictures_with_the_hosts_old_pillow(monkeypatch):
     made = ImageFont.load_default()
     monkeypatch.setattr(ImageFont, "load_default", lambda: made)
     assert sheet([Row("a row", torch.zeros(2, 3, 8, 8))]).size[1] > 16
-
-
-def test_the_double_matches_the_reference():
-    """The guided reference equals what the doubles compute at whole times."""
-    x = torch.randn(2, *SHAPE, generator=torch.Generator().manual_seed(1))
-    sigma = TIMES.sigma(torch.tensor([500.0, 500.0], dtype=torch.float64))
-    plain, prompted = (mixture(conditional=flag).denoise(x.double(), sigma) for flag in (0, 1))
-    assert (reference(x, sigma) - (plain + GUIDANCE * (prompted - plain))).abs().max() < 1e-5
-    assert (plain - prompted).abs().max() > 0.05

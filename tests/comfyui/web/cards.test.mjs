@@ -18,20 +18,14 @@ const shown = (more = {}) => ({ nfe: 5, table: null, open: true, ...more });
 
 test.beforeEach(() => installDom());
 
-test("a solver's card names it, its model, steps and gain", () => {
+test("a solver's card names it, its model, steps and gain or loss; a closed one draws no table", () => {
   const text = solverCard(solver(), shown({ table: table() }), use()).textContent;
   for (const part of ["demo solver", "demo · CFG 2 · 32 × 32", "4–6 steps", "−25 % error", "0.0674", "0.0901"])
     assert.ok(text.includes(part), `${part} in ${text}`);
-});
-
-test("a solver that is worse than classical says so", () => {
   const scores = { 5: { rmse: 0.2, classical: 0.1 } };
   assert.ok(solverCard(solver({ scores }), shown(), use()).textContent.includes("+100 % error"));
-});
-
-test("a closed card draws no table", () => {
-  const card = solverCard(solver(), shown({ open: false, table: table() }), use());
-  assert.equal(byClass(card, "s4s-plot").length, 0);
+  const closed = solverCard(solver(), shown({ open: false, table: table() }), use());
+  assert.equal(byClass(closed, "s4s-plot").length, 0);
 });
 
 test("clicks reach their actions", () => {
@@ -79,15 +73,11 @@ test("a running job shows progress, time left and cancel", () => {
   assert.ok("disabled" in byKey(asked, "cancel/a1").attributes);
 });
 
-test("an ended job has no progress", () => {
+test("an ended job has no progress, and a preview is shown only if it is a bitmap", () => {
   const done = jobCard(job({ status: "done", progress: 1, result: "my.safetensors" }), use());
   assert.equal(byClass(done, "s4s-progress").length, 0);
   assert.ok(done.textContent.includes("Saved as my.safetensors"));
   assert.ok(jobCard(job({ status: "failed", error: "out of memory" }), use()).textContent.includes("out of memory"));
-});
-
-test("a preview is shown only if it is a bitmap", () => {
   const images = (preview) => jobCard(job({ preview }), use()).all().filter((node) => node.tag === "img").length;
-  assert.equal(images("data:image/png;base64,AAAA"), 1);
-  assert.equal(images("https://example.org/track.png"), 0);
+  assert.deepEqual(["data:image/png;base64,AAAA", "https://example.org/track.png"].map(images), [1, 0]);
 });

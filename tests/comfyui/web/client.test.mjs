@@ -64,10 +64,12 @@ test("the panel opens in a tab without access to its opener", async () => {
   assert.deepEqual([tab.url, tab.opener, tab.document.body.textContent], ["http://127.0.0.1:9/", null, "starting"]);
 });
 
-test("a running panel is not started again", async () => {
+test("a running panel is not started again, and from another machine no tab is opened", async () => {
   const started = () => assert.fail("started");
   for (const ready of [true, false])
     assert.equal((await openPanel(panel("http://127.0.0.1:9/", started, ready), somewhere())).url, "http://127.0.0.1:9/");
+  const where = somewhere({ hostname: "studio.lan", open: () => assert.fail("opened") });
+  assert.equal((await openPanel(panel("http://127.0.0.1:9/", null), where)).shown, false);
 });
 
 test("a panel that does not start closes the tab", async () => {
@@ -75,11 +77,6 @@ test("a panel that does not start closes the tab", async () => {
   const where = somewhere({ open: () => tab });
   await assert.rejects(openPanel(panel(null, () => { throw new Error("no gradio"); }), where), /no gradio/);
   assert.ok(tab.closed);
-});
-
-test("from another machine no tab is opened", async () => {
-  const where = somewhere({ hostname: "studio.lan", open: () => assert.fail("opened") });
-  assert.equal((await openPanel(panel("http://127.0.0.1:9/", null), where)).shown, false);
 });
 
 test("gradio is downloaded only if the user agrees", async () => {

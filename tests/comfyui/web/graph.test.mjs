@@ -44,10 +44,17 @@ function fakeGraph() {
   const put = (type) => { const node = createNode(type); graph.add(node); return node; };
   const events = [];
   const canvas = { emitBeforeChange: () => events.push("before"), emitAfterChange: () => events.push("after") };
-  return { graph, createNode, put, events, host: { graph, canvas, createNode, centre: [50, 60] } };
+  return { graph, put, events, host: { graph, canvas, createNode, centre: [50, 60] } };
 }
 
-const run = (world, selected) => carryOut(plan(describe(selected), "my.safetensors", 6), selected, world.host);
+/** Add a solver with nodes of these types in the graph and the last of them selected. */
+function added(...types) {
+  const world = fakeGraph();
+  const put = types.map(world.put);
+  const selected = put.at(-1) ?? null;
+  if (put.length > 1) put[0].connect(0, selected, 0);
+  return { put, world, made: carryOut(plan(describe(selected), "my.safetensors", 6), selected, world.host) };
+}
 const widget = (node, name) => node.widgets.find((one) => one.name === name).value;
 const source = (world, node, name) => {
   const { link } = node.inputs.find((slot) => slot.name === name);
@@ -55,8 +62,7 @@ const source = (world, node, name) => {
 };
 
 test("with nothing selected, both nodes are added in view and connected", () => {
-  const world = fakeGraph();
-  const [load, apply] = run(world, null);
+  const { world, made: [load, apply] } = added();
   assert.deepEqual([load.type, apply.type], ["S4SLoadSolver", "S4SApplySolver"]);
   assert.equal(widget(load, "solver"), "my.safetensors");
   assert.equal(source(world, apply, "solver"), load);
@@ -64,70 +70,46 @@ test("with nothing selected, both nodes are added in view and connected", () => 
   assert.deepEqual(world.events, ["before", "after"]);
 });
 
-test("a KSampler gets the solver on its model, and the right settings", () => {
-  const world = fakeGraph();
-  const [checkpoint, sampler] = [world.put("CheckpointLoaderSimple"), world.put("KSampler")];
-  checkpoint.connect(0, sampler, 0);
-  const [load, apply] = run(world, sampler);
+test("a KSampler gets the solver on its model, if it has one, and the right settings", () => {
+  const { world, put: [checkpoint, sampler], made: [load, apply] } = added("CheckpointLoaderSimple", "KSampler");
   assert.equal(source(world, apply, "model"), checkpoint);
   assert.equal(source(world, apply, "solver"), load);
   assert.equal(source(world, sampler, "model"), apply);
-  assert.deepEqual(["sampler_name", "scheduler", "steps"].map((name) => widget(sampler, name)), ["s4s", "s4s", 6]);
-  assert.equal(widget(sampler, "cfg"), null);
-});
-
-test("a KSampler without a model is connected too", () => {
-  const world = fakeGraph();
-  const sampler = world.put("KSampler");
-  const [, apply] = run(world, sampler);
-  assert.equal(source(world, sampler, "model"), apply);
-  assert.equal(source(world, apply, "model"), null);
+  assert.deepEqual(["sampler_name", "scheduler", "steps", "cfg"].map((name) => widget(sampler, name)), ["s4s", "s4s", 6, null]);
+  const bare = added("KSampler");
+  assert.equal(source(bare.world, bare.put[0], "model"), bare.made[1]);
+  assert.equal(source(bare.world, bare.made[1], "model"), null);
 });
 
 test("SamplerCustomAdvanced gets sampler and sigmas", () => {
-  const world = fakeGraph();
-  const advanced = world.put("SamplerCustomAdvanced");
-  const [load, sampler] = run(world, advanced);
+  const { world, put: [advanced], made: [load, sampler] } = added("SamplerCustomAdvanced");
   assert.equal(sampler.type, "S4SSampler");
   assert.equal(source(world, sampler, "solver"), load);
-  assert.equal(source(world, advanced, "sampler"), sampler);
-  assert.equal(source(world, advanced, "sigmas"), sampler);
+  for (const name of ["sampler", "sigmas"]) assert.equal(source(world, advanced, name), sampler);
   assert.equal(widget(sampler, "steps"), 6);
 });
 
-test("a node that takes a solver gets only a loader", () => {
-  const world = fakeGraph();
-  const sampler = world.put("S4SKSampler");
-  const added = run(world, sampler);
-  assert.equal(added.length, 1);
-  assert.equal(source(world, sampler, "solver"), added[0]);
+test("other nodes get only what they take", () => {
+  const own = added("S4SKSampler");
+  assert.equal(own.made.length, 1);
+  assert.equal(source(own.world, own.put[0], "solver"), own.made[0]);
+  const model = added("CheckpointLoaderSimple");
+  assert.equal(source(model.world, model.made[1], "model"), model.put[0]);
+  const other = added("VAEDecode");
+  assert.equal(other.made.length, 2);
+  assert.equal(source(other.world, other.put[0], "samples"), null);
 });
 
 test("a selected loader takes the file, and nothing is added", () => {
-  const world = fakeGraph();
-  const load = world.put("S4SLoadSolver");
-  assert.deepEqual(run(world, load), []);
+  const { put: [load], made } = added("S4SLoadSolver");
+  assert.deepEqual(made, []);
   assert.equal(widget(load, "solver"), "my.safetensors");
   assert.deepEqual(load.widgets[0].options.values, ["old", "my.safetensors"]);
 });
 
-test("a model loader is connected to Apply Solver", () => {
-  const world = fakeGraph();
-  const checkpoint = world.put("CheckpointLoaderSimple");
-  const [, apply] = run(world, checkpoint);
-  assert.equal(source(world, apply, "model"), checkpoint);
-});
-
-test("any other node is unchanged", () => {
-  const world = fakeGraph();
-  const decode = world.put("VAEDecode");
-  assert.equal(run(world, decode).length, 2);
-  assert.equal(source(world, decode, "samples"), null);
-});
-
 test("a host without our nodes gets an error", () => {
-  const world = fakeGraph();
-  assert.throws(() => carryOut(plan(null, "x", 5), null, { ...world.host, createNode: () => null }), /S4SLoadSolver/);
+  const host = { ...fakeGraph().host, createNode: () => null };
+  assert.throws(() => carryOut(plan(null, "x", 5), null, host), /S4SLoadSolver/);
 });
 
 test("nearest prefers the smaller of two", () => {

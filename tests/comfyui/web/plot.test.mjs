@@ -5,18 +5,15 @@ import { cells, curve, heights, tablePlot } from "../../../web/s4s/plot.mjs";
 import { byClass, installDom } from "./fake_dom.mjs";
 import { table } from "./samples.mjs";
 
-test("noise levels fall from 1, on a logarithmic scale that ends above zero", () => {
+test("noise levels fall from 1, on a logarithmic scale that ends above zero; flow levels are their own heights", () => {
   const [first, second, third, last] = heights([100, 10, 1, 0], "ve");
   assert.ok(Math.abs(first - 1) < 1e-12);
   assert.ok(Math.abs(first - second - (second - third)) < 1e-12);
   assert.ok(third > 0.1 && last === 0);
-});
-
-test("flow levels are their own heights", () => {
   assert.deepEqual(heights([1, 0.75, 0.2, 0], "flow"), [1, 0.75, 0.2, 0]);
 });
 
-test("the curve runs from the top left to the bottom right inside its box", () => {
+test("the curve runs from the top left to the bottom right, with the call times that differ from nodes", () => {
   const { nodes, calls } = curve(table(), 200, 100);
   assert.equal(nodes.length, 4);
   assert.deepEqual(calls, []);
@@ -25,9 +22,6 @@ test("the curve runs from the top left to the bottom right inside its box", () =
   assert.deepEqual(xs, [...xs].sort((a, b) => a - b));
   assert.deepEqual(ys, [...ys].sort((a, b) => a - b));
   assert.ok(xs[0] >= 0 && xs.at(-1) <= 200 && ys[0] >= 0 && ys.at(-1) <= 100);
-});
-
-test("call times are drawn only if they differ from the nodes", () => {
   assert.equal(curve(table({ call_sigmas: [80, 7, 1] }), 200, 100).calls.length, 3);
 });
 

@@ -23,8 +23,8 @@ function fakeClock() {
 
 const settled = () => new Promise((resolve) => setImmediate(resolve));
 
-/** A sidebar over a server whose answers can be changed; its clock moves only by `clock.pass`. */
-function open(answers = {}) {
+/** A test of an open sidebar over a server with these answers; its clock moves only by `clock.pass`. */
+const shows = (name, answers, body) => test(name, async () => {
   const clock = fakeClock();
   const place = installDom();
   const asked = [];
@@ -42,122 +42,94 @@ function open(answers = {}) {
     openPanel: async () => asked.push("panel"), complain: (text) => complaints.push(text),
   });
   tab.render(place);
-  return { tab, place, asked, complaints, state, clock };
-}
-
-test("opening reads solvers and jobs once, however often ComfyUI renders", async () => {
-  const { tab, place, asked } = open();
-  tab.render(place);
   await settled();
-  assert.deepEqual(asked.filter((what) => what === "solvers"), ["solvers"]);
-  assert.equal(byClass(place, "s4s-card").length, 1);
+  const click = async (...keys) => { for (const key of keys) byKey(place, key).click(); await settled(); };
+  const times = (what) => asked.filter((one) => one === what).length;
+  await body({ tab, place, asked, complaints, state, clock, click, times });
   tab.destroy();
 });
 
-test("the only solver is open, with its table", async () => {
-  const { place, asked, tab } = open();
+shows("solvers are read once, however often ComfyUI renders; the only one is open", {}, async (s) => {
+  s.tab.render(s.place);
   await settled();
-  assert.ok(asked.includes("table demo.safetensors 5"));
-  assert.equal(byClass(place, "s4s-plot").length, 1);
-  byKey(place, "6/demo.safetensors").click();
-  await settled();
-  assert.ok(asked.includes("table demo.safetensors 6"));
-  tab.destroy();
+  assert.equal(s.times("solvers"), 1);
+  assert.deepEqual(["s4s-card", "s4s-plot"].map((name) => byClass(s.place, name).length), [1, 1]);
+  assert.ok(s.asked.includes("table demo.safetensors 5"));
 });
 
-test("an empty folder is named", async () => {
-  const { place, tab } = open({ solvers: [] });
-  await settled();
+shows("an empty folder is named", { solvers: [] }, ({ place }) => {
   assert.match(place.textContent, /none models\/s4s_solvers/);
-  tab.destroy();
 });
 
-test("a failing server's message is shown, and a refresh recovers", async () => {
-  let broken = true;
-  const solvers = async () => {
-    if (broken) throw new Error("the folder cannot be read");
-    return { solvers: [solver()], folder: "" };
-  };
-  const { place, tab } = open({ server: { solvers } });
-  await settled();
-  assert.match(place.textContent, /the folder cannot be read/);
+let broken = true;
+const failing = async () => {
+  if (broken) throw new Error("the folder cannot be read");
+  return { solvers: [solver()], folder: "" };
+};
+shows("a failing server's message is shown, and a refresh recovers", { server: { solvers: failing } }, async (s) => {
+  assert.match(s.place.textContent, /the folder cannot be read/);
   broken = false;
-  byKey(place, "refresh").click();
-  await settled();
-  assert.equal(byClass(place, "s4s-card").length, 1);
-  tab.destroy();
+  await s.click("refresh");
+  assert.equal(byClass(s.place, "s4s-card").length, 1);
 });
 
-test("jobs are asked for again while the tab is open, and not after", async () => {
-  const { tab, asked, clock } = open({ jobs: [job()] });
-  const times = () => asked.filter((what) => what === "jobs").length;
+shows("jobs are asked for again while the tab is open, and not after", { jobs: [job()] }, async (s) => {
+  assert.equal(s.times("jobs"), 1);
+  s.clock.pass(2_000);
   await settled();
-  assert.equal(times(), 1);
-  clock.pass(2_000);
+  assert.equal(s.times("jobs"), 2);
+  s.tab.destroy();
+  s.clock.pass(60_000);
   await settled();
-  assert.equal(times(), 2);
-  tab.destroy();
-  clock.pass(60_000);
-  await settled();
-  assert.equal(times(), 2);
+  assert.equal(s.times("jobs"), 2);
 });
 
-test("cancel asks the server and removes the card", async () => {
-  const { place, asked, tab } = open({ jobs: [job()] });
+shows("two requests at once leave one timer running", {}, async (s) => {
+  await s.click("refresh", "refresh");
+  const before = s.times("jobs");
+  s.clock.pass(15_000);
   await settled();
-  byKey(place, "cancel/a1").click();
-  await settled();
-  assert.ok(asked.includes("cancel a1"));
-  assert.equal(byKey(place, "cancel/a1"), undefined);
-  tab.destroy();
+  assert.equal(s.times("jobs"), before + 1);
 });
 
-test("a refused cancel shows the error and can be tried again", async () => {
-  const cancel = async () => { throw new Error("no such job"); };
-  const { place, complaints, tab } = open({ jobs: [job()], server: { cancel } });
-  await settled();
-  byKey(place, "cancel/a1").click();
-  await settled();
-  assert.deepEqual(complaints, ["no such job"]);
-  assert.ok(!("disabled" in byKey(place, "cancel/a1").attributes));
-  tab.destroy();
+shows("cancel asks the server and removes the card", { jobs: [job()] }, async (s) => {
+  await s.click("cancel/a1");
+  assert.ok(s.asked.includes("cancel a1"));
+  assert.equal(byKey(s.place, "cancel/a1"), undefined);
 });
 
-test("training in the graph is shown from events, and its end reloads the files", async () => {
-  const { tab, place, asked } = open();
-  await settled();
+const refuse = async () => { throw new Error("no such job"); };
+shows("a refused cancel shows the error and can be tried again", { jobs: [job()], server: { cancel: refuse } }, async (s) => {
+  await s.click("cancel/a1");
+  assert.deepEqual(s.complaints, ["no such job"]);
+  assert.ok(!("disabled" in byKey(s.place, "cancel/a1").attributes));
+});
+
+shows("training in the graph is shown from events, and its end reloads the files", {}, async ({ tab, place, times }) => {
   tab.training(job({ id: "graph", progress: 0.5, preview: "data:image/png;base64,AAAA" }));
   assert.equal(byClass(place, "s4s-preview").length, 1);
   tab.training(job({ id: "graph", progress: 0.6 }));
   assert.match(place.textContent, /60 %/);
   tab.training(job({ id: "graph", status: "done", progress: 1 }));
   await settled();
-  assert.equal(asked.filter((what) => what === "solvers").length, 2);
-  tab.destroy();
+  assert.equal(times("solvers"), 2);
 });
 
-test("events received while the tab is closed are shown when it opens", async () => {
-  const { tab, place } = open();
+shows("events received while the tab is closed are shown when it opens", {}, ({ tab, place }) => {
   tab.destroy();
   tab.training(job({ id: "graph" }));
   assert.equal(byKey(place, "cancel/graph"), undefined);
   tab.render(place);
   assert.ok(byKey(place, "cancel/graph"));
-  tab.destroy();
 });
 
-test("a redraw keeps the focus", async () => {
-  const { tab, place } = open();
-  await settled();
+shows("a redraw keeps the focus", {}, ({ tab, place }) => {
   byKey(place, "add/demo.safetensors").focus();
   tab.training(job());
   assert.equal(document.activeElement, byKey(place, "add/demo.safetensors"));
-  tab.destroy();
 });
 
-test("nothing is redrawn while a button is pressed", async () => {
-  const { tab, place, clock } = open({ jobs: [job()] });
-  await settled();
+shows("nothing is redrawn while a button is pressed", { jobs: [job()] }, ({ tab, place, clock }) => {
   const pressed = byKey(place, "cancel/a1");
   for (const press of place.listeners.pointerdown) press();
   tab.training(job({ progress: 0.9 }));
@@ -171,25 +143,30 @@ test("nothing is redrawn while a button is pressed", async () => {
   assert.deepEqual(window.listeners, { pointerup: [], pointercancel: [] });
 });
 
-test("searching filters, from five files on", async () => {
-  const many = ["a", "b", "c", "d", "e"].map((name) => solver({ file: `${name}.safetensors`, name }));
-  const { tab, place } = open({ solvers: many });
-  await settled();
-  const field = byKey(place, "search");
-  field.value = "c";
-  for (const listener of field.listeners.input) listener({ target: { value: "c.safe" } });
+const named = ["a", "b", "c", "d", "e"].map((name) => solver({ file: `${name}.safetensors`, name }));
+shows("searching filters, from five files on", { solvers: named }, ({ place }) => {
+  for (const listener of byKey(place, "search").listeners.input) listener({ target: { value: "c.safe" } });
   assert.equal(byClass(place, "s4s-card").length, 1);
-  tab.destroy();
 });
 
-test("the trainer button starts one panel at a time", async () => {
-  const { tab, place, asked } = open();
-  byKey(place, "trainer").click();
-  byKey(place, "trainer").click();
-  await settled();
-  assert.deepEqual(asked.filter((what) => what === "panel"), ["panel"]);
+const many = Array.from({ length: 1000 }, (_, i) => solver({ file: `${i}.safetensors` }));
+shows("of a thousand files a hundred are drawn and the rest are counted", { solvers: many }, ({ place }) => {
+  assert.equal(byClass(place, "s4s-card").length, 100);
+  assert.match(place.textContent, /more 900/);
+});
+
+shows("the trainer button starts one panel at a time", {}, async ({ place, click, times }) => {
+  await click("trainer", "trainer");
+  assert.equal(times("panel"), 1);
   assert.ok(!("disabled" in byKey(place, "trainer").attributes));
-  tab.destroy();
+});
+
+shows("a chosen step count shows its table, and is forgotten if the file loses it", {}, async ({ asked, state, click }) => {
+  await click("6/demo.safetensors");
+  assert.ok(asked.includes("table demo.safetensors 6"));
+  state.solvers = [solver({ nfes: [3, 4] })];
+  await click("refresh");
+  assert.ok(asked.includes("table demo.safetensors 4"));
 });
 
 test("running jobs come first; ended ones are few, and cancelled or dismissed ones hidden", () => {
@@ -198,48 +175,11 @@ test("running jobs come first; ended ones are few, and cancelled or dismissed on
   assert.deepEqual(shownJobs(jobs, new Set(["2"])).map(({ id }) => id), ["run", "wait", "1", "3", "4"]);
 });
 
-test("a view replaces the job of its id", () => {
+test("a view replaces the job of its id; a listing keeps previews and how a training in the graph ended", () => {
   assert.deepEqual(withJob([job(), job({ id: "b" })], { id: "b", progress: 1 }).map((one) => one.progress), [0.42, 1]);
   assert.equal(withJob([], job()).length, 1);
-});
-
-test("a listing keeps previews and how a training in the graph ended", () => {
   const known = [job({ preview: "p" }), job({ id: "graph", node: "7", status: "done" }), job({ id: "gone", status: "done" })];
   const merged = mergedJobs(known, [job({ progress: 0.9 })]);
   assert.deepEqual(merged.map(({ id, progress, preview }) => [id, progress, preview]), [["graph", 0.42, undefined], ["a1", 0.9, "p"]]);
   assert.equal(mergedJobs([job({ id: "graph", node: "7" })], []).length, 0);
-});
-
-test("of a thousand files a hundred are drawn and the rest are counted", async () => {
-  const many = Array.from({ length: 1000 }, (_, i) => solver({ file: `${i}.safetensors` }));
-  const { tab, place } = open({ solvers: many });
-  await settled();
-  assert.equal(byClass(place, "s4s-card").length, 100);
-  assert.match(place.textContent, /more 900/);
-  tab.destroy();
-});
-
-test("a chosen step count that a file no longer has is forgotten", async () => {
-  const { tab, place, asked, state } = open();
-  await settled();
-  byKey(place, "6/demo.safetensors").click();
-  await settled();
-  state.solvers = [solver({ nfes: [3, 4] })];
-  byKey(place, "refresh").click();
-  await settled();
-  assert.ok(asked.includes("table demo.safetensors 4"));
-  tab.destroy();
-});
-
-test("two requests at once leave one timer running", async () => {
-  const { tab, place, asked, clock } = open();
-  await settled();
-  byKey(place, "refresh").click();
-  byKey(place, "refresh").click();
-  await settled();
-  const before = asked.filter((what) => what === "jobs").length;
-  clock.pass(15_000);
-  await settled();
-  assert.equal(asked.filter((what) => what === "jobs").length, before + 1);
-  tab.destroy();
 });

@@ -85,15 +85,8 @@ class KSAMPLER(Sampler):
         def report(step):
             callback(step["i"], step["denoised"], step["x"], steps)
 
-        result = self.sampler_function(
-            model,
-            x,
-            sigmas,
-            extra_args=extra_args,
-            callback=callback and report,
-            disable=disable_pbar,
-            **self.extra_options,
-        )
+        given = {"extra_args": extra_args, "callback": callback and report, "disable": disable_pbar}
+        result = self.sampler_function(model, x, sigmas, **given, **self.extra_options)
         return sampling.inverse_noise_scaling(sigmas[-1], result)
 
 
@@ -152,24 +145,11 @@ class CFGGuider:
                 entries[:] = [
                     e | {"model_conds": self.inner_model.extra_conds(**e)} for e in entries
                 ]
-            options = {
-                **self.model_options,
-                "transformer_options": {
-                    **self.model_options["transformer_options"],
-                    "sample_sigmas": sigmas,
-                },
-            }
-            extra_args = {"model_options": options, "seed": seed}
-            out = sampler.sample(
-                self,
-                sigmas,
-                extra_args,
-                callback,
-                noise,
-                self.inner_model.process_latent_in(latent_image),
-                denoise_mask,
-                disable_pbar,
-            )
+            inner = self.model_options["transformer_options"] | {"sample_sigmas": sigmas}
+            options = {**self.model_options, "transformer_options": inner}
+            given = self, sigmas, {"model_options": options, "seed": seed}, callback, noise
+            start = self.inner_model.process_latent_in(latent_image)
+            out = sampler.sample(*given, start, denoise_mask, disable_pbar)
             return self.inner_model.process_latent_out(out.float())
 
 
