@@ -101,9 +101,7 @@ def test_comfyui_is_asked_to_free_its_memory(comfyui, monkeypatch):
     monkeypatch.setenv(server.COMFYUI_ADDRESS, address)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     server.comfyui_host().before_training()
-    assert asked == [
-        ("/free", "application/json", {"unload_models": True, "free_memory": True}),
-    ]
+    assert asked == [("/free", "application/json", {"unload_models": True, "free_memory": True})]
 
 
 def test_training_starts_even_if_comfyui_is_gone():
