@@ -314,13 +314,6 @@ def test_an_ordering_that_fails_or_was_not_measured_is_an_error(
     assert "Ordering failed: S4S is better" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--workers", "--budget"])
-def test_wrong_numbers_get_one_sentence(capsys, tmp_path, option):
-    assert main(["bench", "paper", "--work", str(tmp_path / "new"), option, "0"]) == 1
-    assert capsys.readouterr().err == f"error: {option} must be at least 1.\n"
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_run_without_time_reports_what_an_earlier_report_holds(tmp_path, capsys):
     cell = plans.full_plan().cells[0]
     CellStore(tmp_path / "work").save(cell, {"rmse": 0.5, "median": 0.5, "psnr": 9.0, "calls": 1})
