@@ -193,16 +193,9 @@ def test_image_to_image(opened, tmp_path):
     options = {} if kind == "flux" else {"negative_prompt": [tiny.NEGATIVE] * 2}
     if kind in ("sd3", "flux"):
         options |= {"width": tiny.SIZE, "height": tiny.SIZE}
-    shown = changing(
-        list(tiny.PROMPTS),
-        image=picture,
-        strength=0.6,
-        num_inference_steps=5,
-        guidance_scale=tiny.CFG,
-        output_type="latent",
-        generator=torch.Generator().manual_seed(2),
-        **options,
-    ).images
+    options |= {"strength": 0.6, "num_inference_steps": 5, "guidance_scale": tiny.CFG}
+    options |= {"output_type": "latent", "generator": torch.Generator().manual_seed(2)}
+    shown = changing(list(tiny.PROMPTS), image=picture, **options).images
     if kind == "flux":
         shown = pipe._unpack_latents(shown, tiny.SIZE, tiny.SIZE, pipe.vae_scale_factor)
     with torch.no_grad():
