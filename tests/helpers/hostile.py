@@ -15,9 +15,8 @@ def bomb(side=20_000):
     """Return a PNG of a few kilobytes that unpacks to `side` x `side` pixels, as a data URI."""
 
     def chunk(kind, data):
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
+        check = struct.pack(">I", zlib.crc32(kind + data))
+        return struct.pack(">I", len(data)) + kind + data + check
 
     rows = zlib.compress(bytes((1 + side // 8) * side), 9)
     magic = b"\x89PNG\r\n\x1a\n"

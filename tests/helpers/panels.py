@@ -13,6 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 300
 REFUSED = 403
+EDGE = "x" * 20
+FORM = f"multipart/form-data; boundary={EDGE}"
 
 
 class Panel:
@@ -28,13 +30,9 @@ class Panel:
 
     def start(self, *arguments):
         self.lines, self.url = [], None
+        options = {"cwd": self.root, "env": self.env, "text": True, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen(
-            [*self.command, *arguments],
-            cwd=self.root,
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            [*self.command, *arguments], stderr=subprocess.STDOUT, **options
         )
         threading.Thread(target=self._read, daemon=True).start()
         deadline = time.monotonic() + READY_SECONDS
@@ -106,17 +104,14 @@ class Panel:
 
     def upload(self, name, data):
         """Upload bytes under a file name, as a browser does; return (status, text)."""
-        edge = secrets.token_hex(8)
-        body = (
-            (
-                f'--{edge}\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n'
-                "Content-Type: application/octet-stream\r\n\r\n"
-            ).encode()
-            + data
-            + f"\r\n--{edge}--\r\n".encode()
-        )
-        kind = f"multipart/form-data; boundary={edge}"
-        return self.request("POST", "/gradio_api/upload", body, Content_Type=kind)
+        return self.request("POST", "/gradio_api/upload", form(name, data), Content_Type=FORM)
+
+
+def form(name, data):
+    """Return the body, of type FORM, that uploads bytes under a file name."""
+    head = f'--{EDGE}\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n'
+    kind = "Content-Type: application/octet-stream\r\n\r\n"
+    return (head + kind).encode() + data + f"\r\n--{EDGE}--\r\n".encode()
 
 
 def event_of(config, label, event):

@@ -61,28 +61,15 @@ def _unet_name(name):
     raise KeyError(name)
 
 
-def _vae_name(name):
-    for old, new in VAE:
-        name = re.sub(old, new, name)
-    return f"first_stage_model.{name}"
-
-
-def _vae_tensor(name, tensor):
-    """Linear layers of the attention are 1x1 convolutions there."""
-    linear = ".attn_1." in name and tensor.ndim == 2
-    return tensor.reshape(*tensor.shape, 1, 1) if linear else tensor
-
-
-def _text_name(name):
-    name = name if name.startswith("text_model.") else f"text_model.{name}"
-    return f"cond_stage_model.transformer.{name}"
-
-
 def save_checkpoint(pipe, path):
     """Write a tiny SD 1.x pipeline as one checkpoint."""
     tensors = {_unet_name(name): t for name, t in pipe.unet.state_dict().items()}
     for name, tensor in pipe.vae.state_dict().items():
-        name = _vae_name(name)
-        tensors[name] = _vae_tensor(name, tensor)
-    tensors |= {_text_name(name): t for name, t in pipe.text_encoder.state_dict().items()}
+        for old, new in VAE:
+            name = re.sub(old, new, name)
+        linear = ".attn_1." in name and tensor.ndim == 2  # a 1x1 convolution there
+        tensors[f"first_stage_model.{name}"] = tensor[..., None, None] if linear else tensor
+    for name, tensor in pipe.text_encoder.state_dict().items():
+        name = name.removeprefix("text_model.")
+        tensors[f"cond_stage_model.transformer.text_model.{name}"] = tensor
     save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, path)

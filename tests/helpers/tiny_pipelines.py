@@ -26,6 +26,7 @@ SIZE = 16  # pixels
 CFG = 4.0
 PROMPTS, NEGATIVE = ("a cat", "the red sea"), "dog"
 BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
+LEADING = BETAS | {"timestep_spacing": "leading", "steps_offset": 1}
 
 
 def clip_tokenizer(folder):
@@ -61,19 +62,10 @@ def t5_tokenizer(folder):
 
 
 def clip_text(width=32, projected=False):
-    config = transformers.CLIPTextConfig(
-        hidden_size=width,
-        intermediate_size=37,
-        num_attention_heads=4,
-        num_hidden_layers=3,
-        vocab_size=64,
-        max_position_embeddings=LENGTH,
-        projection_dim=width,
-        hidden_act="gelu",
-        bos_token_id=56,
-        eos_token_id=57,
-        pad_token_id=57,
-    )
+    sizes = {"hidden_size": width, "projection_dim": width, "max_position_embeddings": LENGTH}
+    sizes |= {"intermediate_size": 37, "num_attention_heads": 4, "num_hidden_layers": 3}
+    tokens = {"vocab_size": 64, "bos_token_id": 56, "eos_token_id": 57, "pad_token_id": 57}
+    config = transformers.CLIPTextConfig(**sizes, **tokens, hidden_act="gelu")
     kind = transformers.CLIPTextModelWithProjection if projected else transformers.CLIPTextModel
     return kind(config)
 
@@ -86,46 +78,31 @@ def t5_text(width=32):
 
 
 def vae(channels=4, **options):
-    return diffusers.AutoencoderKL(
-        block_out_channels=[32, 64],
-        in_channels=3,
-        out_channels=3,
-        down_block_types=["DownEncoderBlock2D"] * 2,
-        up_block_types=["UpDecoderBlock2D"] * 2,
-        latent_channels=channels,
-        norm_num_groups=8,
-        **options,
-    )
+    blocks = {"down_block_types": ["DownEncoderBlock2D"] * 2, "block_out_channels": [32, 64]}
+    blocks |= {"up_block_types": ["UpDecoderBlock2D"] * 2, "norm_num_groups": 8}
+    sizes = {"in_channels": 3, "out_channels": 3, "latent_channels": channels}
+    return diffusers.AutoencoderKL(**blocks, **sizes, **options)
 
 
 def unet(width=32, **options):
-    return diffusers.UNet2DConditionModel(
-        block_out_channels=(32, 64),
-        layers_per_block=1,
-        sample_size=8,
-        in_channels=4,
-        out_channels=4,
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-        cross_attention_dim=width,
-        attention_head_dim=4,
-        norm_num_groups=8,
-        **options,
-    )
+    blocks = {"block_out_channels": (32, 64), "layers_per_block": 1, "norm_num_groups": 8}
+    blocks["down_block_types"] = ("DownBlock2D", "CrossAttnDownBlock2D")
+    blocks["up_block_types"] = ("CrossAttnUpBlock2D", "UpBlock2D")
+    sizes = {"sample_size": 8, "in_channels": 4, "out_channels": 4}
+    sizes |= {"cross_attention_dim": width, "attention_head_dim": 4}
+    return diffusers.UNet2DConditionModel(**blocks, **sizes, **options)
 
 
 def _stable_diffusion(folder, prediction):
+    unchecked = {"safety_checker": None, "feature_extractor": None}
     return diffusers.StableDiffusionPipeline(
         vae=vae(),
         text_encoder=clip_text(),
         tokenizer=clip_tokenizer(folder / "clip"),
         unet=unet(),
-        scheduler=diffusers.EulerDiscreteScheduler(
-            **BETAS, prediction_type=prediction, timestep_spacing="leading", steps_offset=1
-        ),
-        safety_checker=None,
-        feature_extractor=None,
+        scheduler=diffusers.EulerDiscreteScheduler(**LEADING, prediction_type=prediction),
         requires_safety_checker=False,
+        **unchecked,
     )
 
 
@@ -139,26 +116,16 @@ def _sdxl(folder):
         tokenizer=clip_tokenizer(folder / "clip"),
         tokenizer_2=clip_tokenizer(folder / "clip"),
         unet=unet(64, projection_class_embeddings_input_dim=80, **ids),
-        scheduler=diffusers.EulerDiscreteScheduler(
-            **BETAS, timestep_spacing="leading", steps_offset=1
-        ),
+        scheduler=diffusers.EulerDiscreteScheduler(**LEADING),
     )
 
 
 def _sd3(folder):
+    sizes = {"sample_size": 8, "patch_size": 2, "in_channels": 4, "out_channels": 4}
+    sizes |= {"num_layers": 1, "attention_head_dim": 8, "num_attention_heads": 4}
+    sizes |= {"caption_projection_dim": 32, "joint_attention_dim": 64, "pooled_projection_dim": 64}
     return diffusers.StableDiffusion3Pipeline(
-        transformer=diffusers.SD3Transformer2DModel(
-            sample_size=8,
-            patch_size=2,
-            in_channels=4,
-            out_channels=4,
-            num_layers=1,
-            attention_head_dim=8,
-            num_attention_heads=4,
-            caption_projection_dim=32,
-            joint_attention_dim=64,
-            pooled_projection_dim=64,
-        ),
+        transformer=diffusers.SD3Transformer2DModel(**sizes),
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0),
         vae=vae(shift_factor=0.06, scaling_factor=1.5),
         text_encoder=clip_text(projected=True),
@@ -171,19 +138,11 @@ def _sd3(folder):
 
 
 def _flux(folder, guided):
+    sizes = {"patch_size": 1, "in_channels": 16, "num_layers": 1, "num_single_layers": 1}
+    sizes |= {"attention_head_dim": 16, "num_attention_heads": 2, "axes_dims_rope": [4, 4, 8]}
+    sizes |= {"joint_attention_dim": 32, "pooled_projection_dim": 32}
     return diffusers.FluxPipeline(
-        transformer=diffusers.FluxTransformer2DModel(
-            patch_size=1,
-            in_channels=16,
-            num_layers=1,
-            num_single_layers=1,
-            attention_head_dim=16,
-            num_attention_heads=2,
-            joint_attention_dim=32,
-            pooled_projection_dim=32,
-            axes_dims_rope=[4, 4, 8],
-            guidance_embeds=guided,
-        ),
+        transformer=diffusers.FluxTransformer2DModel(**sizes, guidance_embeds=guided),
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=guided),
         vae=vae(shift_factor=0.06, scaling_factor=1.5),
         text_encoder=clip_text(),
@@ -234,15 +193,8 @@ def run(kind, pipe, noise, steps, output="latent", **options):
         options |= {"true_cfg_scale": CFG, "negative_prompt": [NEGATIVE] * 2}
     if kind in ("flux", "schnell"):
         noise = pipe._pack_latents(noise, *noise.shape)
-    result = pipe(
-        list(PROMPTS),
-        num_inference_steps=steps,
-        width=SIZE,
-        height=SIZE,
-        latents=noise,
-        output_type=output,
-        **options,
-    ).images
+    options |= {"num_inference_steps": steps, "width": SIZE, "height": SIZE}
+    result = pipe(list(PROMPTS), latents=noise, output_type=output, **options).images
     if output == "latent" and kind in ("flux", "schnell"):
         return pipe._unpack_latents(result, SIZE, SIZE, pipe.vae_scale_factor)
     return result

@@ -73,24 +73,21 @@ def test_a_comparison_is_rendered_and_shown_with_what_differs_from_training(file
     assert done["teacher"] == {"label": "teacher", "nfe": 20, "rmse": 0.0}
 
 
-def test_a_failed_rendering_says_why(files):
+def test_a_failed_or_dead_rendering_says_why(files):
     folder, pack = rendering.compare_home(), load_solver(files / "a.safetensors")
     with pytest.raises(S4SError) as caught:
         rendering.render(ModelChoice("mixture"), pack, folder, 4)
     assert markup.note(str(caught.value), bad=True) == status()
     with pytest.raises(S4SError, match="no table"):
         rendering.render(ModelChoice(), pack, folder, 9)
-
-
-def test_a_rendering_that_died_shows_the_end_of_its_log(home):
-    folder = rendering.compare_home()
-    folder.mkdir()
     (folder / "state.json").write_text(json.dumps(rendering._state("Opening the model.")))
-    assert "s4s-bad" in status()
-    (folder / "log.txt").write_text("Traceback\nMemoryError: none left\n\n")
-    assert "MemoryError: none left" in status()
-    (folder / "log.txt").write_text("error: This file is not a solver.\n")
-    assert "This file is not a solver." in status() and "error:" not in status()
+    for log, said in {
+        "": "s4s-bad",
+        "Traceback\nMemoryError: none left\n\n": "MemoryError: none left",
+        "error: This file is not a solver.\n": "This file is not a solver.",
+    }.items():
+        (folder / "log.txt").write_text(log)
+        assert said in status() and "error:" not in status()
 
 
 RENDERER = f"""
@@ -128,18 +125,12 @@ def test_a_stopped_rendering_is_not_an_error(home, monkeypatch, when):
     assert rendering.rendering_state(folder)["message"] == rendering.STOPPED
 
 
-def test_a_fresh_machine_can_compare_the_demo_solver(home):
-    named, steps, *_ = compare.refresh({}, None, None)
+def test_a_fresh_machine_compares_the_demo_solver_until_one_is_trained(home):
+    shown = {}
+    named, steps, *_ = compare.refresh(shown, None, None)
     assert (named["choices"], named["value"]) == ([DEMO], DEMO)
     arguments = compare.render_arguments(values(solver=DEMO, nfe=steps["value"]))
     assert f"--solver={DEMO_SOLVER}" in arguments
-    with pytest.raises(S4SError, match="^Choose a solver first.$"):
-        compare.render_arguments(values(solver=None))
-
-
-def test_the_first_trained_solver_replaces_the_default_choice(home):
-    shown = {}
-    compare.refresh(shown, None, None)
     (home / "solvers").mkdir()
     (home / "solvers" / "mine.safetensors").write_bytes(DEMO_SOLVER.read_bytes())
     named = compare.refresh(shown, DEMO, "5")[0]

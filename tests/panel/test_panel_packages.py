@@ -45,20 +45,16 @@ def wheels(tmp_path):
     """A folder with wheels for everything in the panel's requirements."""
     folder = tmp_path / "wheels"
     folder.mkdir()
-    make_wheel(folder, "gradio", "99.0", __init__="")
-    make_wheel(folder, "pillow", "99.0", __init__="")
+    for name in ("gradio", "pillow"):
+        make_wheel(folder, name, "99.0", __init__="")
     return folder
 
 
 def start(*arguments, wheels, **env):
     """Run the panel of a host without gradio until it would serve."""
-    return subprocess.run(
-        [sys.executable, "-S", "-c", PANEL, *arguments],
-        env=os.environ | offline(wheels) | env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [sys.executable, "-S", "-c", PANEL, *arguments]
+    env = os.environ | offline(wheels) | env
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
 
 
 def test_only_the_panels_process_sees_its_packages(home, wheels):
@@ -83,32 +79,21 @@ def test_a_failed_download_leaves_nothing_and_says_why(home, tmp_path):
     assert [path.name for path in home.iterdir()] == ["lock"]
 
 
-def test_without_gradio_the_error_names_the_command(home, wheels):
+def test_errors_say_why_there_is_no_gradio(home, wheels, monkeypatch, tmp_path):
     done = start(wheels=wheels)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and not home.exists()
     assert f"{sys.executable} -m trainer panel --install" in done.stderr
-    assert str(ROOT) in done.stderr and not home.exists()
-
-
-def test_a_wheel_names_the_extra_to_install(home, monkeypatch, tmp_path):
-    monkeypatch.setattr(packages, "find_spec", lambda name: None)
-    monkeypatch.setattr("trainer.extras.CHECKOUT", tmp_path)
-    for install in (False, True):
-        with pytest.raises(S4SError, match=r"pip install .?s4s-solver\[panel\]"):
-            packages.provide_gradio(install)
-
-
-def test_two_downloads_at_once_are_refused(home, monkeypatch):
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
     home.mkdir(parents=True)
     with Lock(home / "lock") as lock:
         lock.take()
         with pytest.raises(S4SError, match="Another process is downloading"):
             packages.provide_gradio(install=True)
-
-
-def test_a_folder_that_cannot_be_made_is_an_error(home, monkeypatch):
-    monkeypatch.setattr(packages, "find_spec", lambda name: None)
-    home.parent.write_text("a file")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("S4S_HOME", str(tmp_path / "file"))
     with pytest.raises(S4SError, match="Could not save gradio"):
         packages.provide_gradio(install=True)
+    monkeypatch.setattr("trainer.extras.CHECKOUT", tmp_path)  # as installed from a wheel
+    for install in (False, True):
+        with pytest.raises(S4SError, match=r"pip install .?s4s-solver\[panel\]"):
+            packages.provide_gradio(install)

@@ -74,9 +74,7 @@ def test_the_server_stops_with_the_process_that_it_follows():
 # ComfyUI
 
 
-@pytest.fixture
-def comfyui():
-    """A server that notes what it is asked for: (its address, the requests)."""
+def test_comfyui_is_asked_to_free_its_memory(monkeypatch):
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -90,24 +88,13 @@ def comfyui():
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{http.server_port}", asked
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        monkeypatch.setenv(server.COMFYUI_ADDRESS, f"http://127.0.0.1:{http.server_port}")
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+        server.comfyui_host().before_training()
         http.shutdown()
-
-
-def test_comfyui_is_asked_to_free_its_memory(comfyui, monkeypatch):
-    address, asked = comfyui
-    monkeypatch.setenv(server.COMFYUI_ADDRESS, address)
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    server.comfyui_host().before_training()
-    assert asked == [
-        ("/free", "application/json", {"unload_models": True, "free_memory": True}),
-    ]
-
-
-def test_training_starts_even_if_comfyui_is_gone():
-    server.ComfyUIHost("http://127.0.0.1:1").before_training()
+    assert asked == [("/free", "application/json", {"unload_models": True, "free_memory": True})]
+    server.ComfyUIHost("http://127.0.0.1:1").before_training()  # gone: training starts anyway
 
 
 @pytest.mark.parametrize("address", [None, "", "http://127.0.0.1:9"])

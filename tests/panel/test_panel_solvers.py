@@ -119,12 +119,10 @@ def test_charts_leave_out_what_cannot_be_drawn():
     assert "no data" in charts.line_chart("t", {"a": []}, "x")
 
 
-@pytest.mark.parametrize(
-    "values", [[1.0], [3.0, 3.0], [1e-8, 1e8], [5, 5.0001], [0.049, 0.052], *EXTREMES]
-)
 @pytest.mark.parametrize("log", [True, False])
-def test_axes_contain_their_values_and_have_few_ticks(values, log):
-    values = [value for value in values if value > 0]
-    axis = charts.Axis(values, 0, 100, log)
-    assert all(-1e-6 <= axis(v) <= 100 + 1e-6 for v in values)
-    assert len(axis.ticks()) <= 25 and all(-1e-6 <= axis(t) <= 100 + 1e-6 for t in axis.ticks())
+def test_axes_contain_their_values_and_have_few_ticks(log):
+    for values in ([1.0], [3.0, 3.0], [1e-8, 1e8], [5, 5.0001], [0.049, 0.052], *EXTREMES):
+        values = [value for value in values if value > 0]
+        axis = charts.Axis(values, 0, 100, log)
+        assert all(-1e-6 <= axis(v) <= 100 + 1e-6 for v in (*values, *axis.ticks()))
+        assert len(axis.ticks()) <= 25

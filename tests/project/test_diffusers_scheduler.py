@@ -1,8 +1,5 @@
 """S4SScheduler: in every pipeline the same as the core's own loop."""
 
-import importlib
-import sys
-
 import pytest
 import tiny_pipelines as tiny
 import torch
@@ -14,7 +11,6 @@ from s4s_core.sampling import Cursor, advance, compiled, evaluate, sigma_vectors
 from s4s_core.spaces import DiscreteTimes
 from s4s_core.table import SolverPack
 from s4s_core.teacher import default_teacher
-from trainer import extras
 from trainer.diffusers_scheduler import S4SScheduler
 from trainer.models import open_model
 from trainer.models.prediction import network_input
@@ -79,23 +75,17 @@ def drive(scheduler, problem, x, begin=0, change=None):
 
 
 @pytest.mark.parametrize("case", CASES, indirect=True)
-def test_step_by_step_it_is_the_loop(case):
+def test_from_any_start_it_is_the_loop(case):
     problem, table, scheduler = case
     x = problem.x / problem.x.std() * table.sigmas[0]
     expected = sample(problem.model.denoise, x, table)
     assert torch.allclose(drive(scheduler, problem, x), expected, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("case", CASES, indirect=True)
-def test_a_later_start_is_the_rest_of_the_table(case):
-    problem, table, scheduler = case
-    level = torch.full((len(problem.x),), float(table.sigmas[0]))
-    picture = problem.model.denoise(problem.x, level)
+    scheduler.set_timesteps(table.nfe)
+    picture = problem.model.denoise(problem.x, torch.full((len(x),), float(table.sigmas[0])))
     noise = torch.randn(picture.shape, generator=torch.Generator().manual_seed(0)).to(picture)
-    begin = 2 * table.nfe_per_step
+    begin, level = 2 * table.nfe_per_step, float(table.sigmas[2])
     scheduler.set_begin_index(begin)
     x = scheduler.add_noise(picture, noise, scheduler.timesteps[begin : begin + 1])
-    level = float(table.sigmas[2])
     scale = 1 - level if table.space == "flow" else 1.0
     assert torch.allclose(x, scale * picture + level * noise)
     assert torch.equal(scheduler.scale_noise(picture, scheduler.timesteps[:1], noise), x)
@@ -114,10 +104,9 @@ def test_half_precision_keeps_its_own_state(case):
     assert torch.equal(result, expected)
 
 
-CHANGED = [("ve", "dpmpp", 2), ("ve", "heun", 2), ("flow", "ipndm", 3)]
-
-
-@pytest.mark.parametrize("case", CHANGED, indirect=True)
+@pytest.mark.parametrize(
+    "case", [("ve", "dpmpp", 2), ("ve", "heun", 2), ("flow", "ipndm", 3)], indirect=True
+)
 def test_what_a_pipeline_changes_is_gone_on_from(case):
     """Inpainting pipelines put the kept part back after every step; here a step is halved."""
     problem, table, scheduler = case
@@ -136,13 +125,12 @@ def test_what_a_pipeline_changes_is_gone_on_from(case):
 def test_noise_for_inpainting_follows_the_run(case):
     problem, table, scheduler = case
     noise, picture = torch.ones_like(problem.x), torch.zeros_like(problem.x)
-    x = scheduler.add_noise(picture, noise, scheduler.timesteps[3])
-    assert torch.allclose(x, noise * table.sigmas[3])
-    scheduler.scale_model_input(x, scheduler.timesteps[3])
-    scheduler.step(x, scheduler.timesteps[3], x)
-    assert scheduler.step_index == 4
-    x = scheduler.add_noise(picture, noise, scheduler.timesteps[4:5])
-    assert torch.allclose(x, noise * table.sigmas[4])
+    for call in (3, 4):
+        x = scheduler.add_noise(picture, noise, scheduler.timesteps[call : call + 1])
+        assert torch.allclose(x, noise * table.sigmas[call])
+        scheduler.scale_model_input(x, scheduler.timesteps[call])
+        scheduler.step(x, scheduler.timesteps[call], x)
+        assert scheduler.step_index == call + 1
 
 
 @pytest.fixture(scope="module")
@@ -205,16 +193,9 @@ def test_image_to_image(opened, tmp_path):
     options = {} if kind == "flux" else {"negative_prompt": [tiny.NEGATIVE] * 2}
     if kind in ("sd3", "flux"):
         options |= {"width": tiny.SIZE, "height": tiny.SIZE}
-    shown = changing(
-        list(tiny.PROMPTS),
-        image=picture,
-        strength=0.6,
-        num_inference_steps=5,
-        guidance_scale=tiny.CFG,
-        output_type="latent",
-        generator=torch.Generator().manual_seed(2),
-        **options,
-    ).images
+    options |= {"strength": 0.6, "num_inference_steps": 5, "guidance_scale": tiny.CFG}
+    options |= {"output_type": "latent", "generator": torch.Generator().manual_seed(2)}
+    shown = changing(list(tiny.PROMPTS), image=picture, **options).images
     if kind == "flux":
         shown = pipe._unpack_latents(shown, tiny.SIZE, tiny.SIZE, pipe.vae_scale_factor)
     with torch.no_grad():
@@ -264,24 +245,13 @@ def test_errors(two, tmp_path, monkeypatch):
         scheduler.scale_model_input(torch.zeros(1, 4, 8, 8), scheduler.timesteps[1])
 
 
-def test_saved_with_its_solver(two, tmp_path):
-    scheduler = S4SScheduler(solver=two[0], prediction_type="v_prediction", **tiny.BETAS)
+def test_a_scheduler_takes_any_configuration_and_is_saved_with_its_solver(two, tmp_path):
+    for name in ("PNDMScheduler", "DDIMScheduler", "UniPCMultistepScheduler"):
+        other = getattr(tiny.diffusers, name)(**tiny.BETAS, prediction_type="v_prediction")
+        scheduler = S4SScheduler.from_config(other.config, solver=two[0])
+        assert scheduler.prediction == "v_prediction"
+        assert scheduler.times.sigma_max == pytest.approx(14.6146, rel=1e-4)
     scheduler.save_pretrained(tmp_path / "saved" / "scheduler")
     again = S4SScheduler.from_pretrained(tmp_path / "saved", subfolder="scheduler")
     assert again.pack == scheduler.pack and again.prediction == "v_prediction"
     assert torch.equal(again.timesteps, scheduler.timesteps) and len(again) == 1000
-
-
-@pytest.mark.parametrize("name", ["PNDMScheduler", "DDIMScheduler", "UniPCMultistepScheduler"])
-def test_takes_the_configuration_of_any_scheduler(name, two):
-    other = getattr(tiny.diffusers, name)(**tiny.BETAS, prediction_type="v_prediction")
-    scheduler = S4SScheduler.from_config(other.config, solver=two[0])
-    assert scheduler.prediction == "v_prediction"
-    assert scheduler.times.sigma_max == pytest.approx(14.6146, rel=1e-4)
-
-
-def test_without_diffusers_the_error_says_how_to_install_it(monkeypatch):
-    monkeypatch.delitem(sys.modules, "trainer.diffusers_scheduler")
-    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModelError, match="needs diffusers.*pip install"):
-        importlib.import_module("trainer.diffusers_scheduler")

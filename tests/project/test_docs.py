@@ -45,3 +45,14 @@ def test_commands_parse(page: Path):
         words = shlex.split(line.replace("NAME", "engine"))
         if words and words[0] != "test":
             build_parser(words[0]).parse_args(words)
+
+
+def test_the_tree_in_the_architecture_names_every_python_file():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set()
+    for section in text.split("\n### `")[1:]:
+        files = re.findall(r"^\| `([\w./]+\.py)` \|", section, re.MULTILINE)
+        named |= {section.split("`")[0] + file for file in files}
+    folders = ("s4s_core", "nodes", "s4s_webui", "trainer", "tools")
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    assert named == {path.relative_to(ROOT).as_posix() for path in paths}

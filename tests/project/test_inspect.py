@@ -15,7 +15,6 @@ from PIL import Image
 from s4s_core import SolverPack, SolverTable, load_solver, save_solver
 from trainer import cli
 
-ROOT = Path(__file__).resolve().parents[2]
 EVIL = "\x1b[2J\x1b]0;owned\x07\r\n\u202egnp.exe\u2028\x9b31m<script>alert(1)</script>\0"
 
 
@@ -35,16 +34,9 @@ def inspect(capsys):
 def hostile(tmp_path):
     """A valid solver file with escapes in its keys and values, and very much text."""
     table = SolverTable("lms", 1, "noise", "ve", [9.0, 1.0], [9.0], {"b": [[1.0]]})
-    about = {
-        "name": EVIL,
-        "notes": "x" * 50_000,
-        EVIL: {EVIL: [EVIL, {"deep": EVIL}]},
-        "scores": {"1": {EVIL: EVIL}},
-        "empty": {},
-        "none": None,
-        "number": 2**64 - 1,
-        "tags": [],
-    }
+    about = {"name": EVIL, "notes": "x" * 50_000, EVIL: {EVIL: [EVIL, {"deep": EVIL}]}}
+    about |= {"scores": {"1": {EVIL: EVIL}}, "empty": {}, "none": None, "tags": []}
+    about["number"] = 2**64 - 1
     path = tmp_path / "hostile.safetensors"
     save_solver(path, SolverPack.of(table, metadata=about))
     return path
@@ -53,26 +45,20 @@ def hostile(tmp_path):
 def test_every_family_as_text(inspect):
     code, out, error = inspect(GOLDEN)
     head, *tables = out.split("\n\n")
-    assert code == 0 and error == "" and len(tables) == 5
+    assert code == 0 and error == ""
     assert load_solver(GOLDEN).digest in head and "Golden ✨ solver" in head
-    for text, start in zip(
-        tables,
-        (
-            "NFE 1: pc, order 1, data form, ve space, ends at 0",
-            "NFE 2: pc, order 2, data form, ve space, ends at 0.002",
-            "NFE 3: lms, order 2, noise form, ve space, ends at 0",
-            "NFE 4: ss, order 2, noise form, ve space, ends at 0.1",
-            "NFE 5: ss, order 2, data form, ve space, ends at 0",
-        ),
-        strict=True,
-    ):
-        assert text.startswith(start)
+    assert [text.partition("\n")[0] for text in tables] == [
+        "NFE 1: pc, order 1, data form, ve space, ends at 0",
+        "NFE 2: pc, order 2, data form, ve space, ends at 0.002",
+        "NFE 3: lms, order 2, noise form, ve space, ends at 0",
+        "NFE 4: ss, order 2, noise form, ve space, ends at 0.1",
+        "NFE 5: ss, order 2, data form, ve space, ends at 0",
+    ]
     words = [[line.split() for line in text.splitlines()] for text in tables]
     assert ["b", "1"] in words[0] and not any(line[0] == "a" for line in words[0])
     assert ["a", "0.5", "0.5", "0"] in words[1] and ["b", "1", "0"] in words[1]
     assert ["score.solver", "0.1"] in words[2] and ["calls", "80", "6.9", "0.66667"] in words[2]
     assert ["a", "0", "0", "|", "1", "0"] in words[3] and ["0", "0", "|", "0.3", "0"] in words[3]
-    assert all("score" not in text for text in tables[3:])
 
 
 def test_every_family_as_json(inspect):
@@ -83,29 +69,22 @@ def test_every_family_as_json(inspect):
     assert entry["metadata"] == dict(pack.metadata)
     for nfe, table in pack.tables.items():
         shown = entry["tables"][str(nfe)]
-        assert [shown[k] for k in ("family", "order", "form", "space", "ending")] == [
-            table.family,
-            table.order,
-            table.form,
-            table.space,
-            table.ending,
-        ]
+        for name in ("family", "order", "form", "space", "ending"):
+            assert shown[name] == getattr(table, name)
         for name, array in table.arrays.items():
             assert np.array(shown[name]).tobytes() == array.tobytes()
 
 
-def test_hostile_metadata_is_shown_safely(inspect, hostile):
+def test_hostile_metadata_is_shown_safely(inspect, hostile, tmp_path):
     code, out, _ = inspect(hostile)
     assert code == 0 and "owned" in out and "  calls" not in out  # they are the nodes
     assert all(c == "\n" or c.isprintable() for c in out)
-    assert max(map(len, out.splitlines())) < 2000
-    assert len(out.splitlines()) < 20
-
-
-def test_hostile_metadata_as_json_is_plain_ascii(inspect, hostile):
+    assert max(map(len, out.splitlines())) < 2000 and len(out.splitlines()) < 20
     _, out, _ = inspect("--json", hostile)
     assert out.isascii() and "\x1b" not in out and "\0" not in out
     assert json.loads(out)[0]["metadata"]["name"] == EVIL
+    inspect("--page", tmp_path / "page.html", hostile)
+    assert "<script>" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("case", typical(), ids=lambda case: case.name)
@@ -130,42 +109,34 @@ def test_a_bomb_of_a_thumbnail_is_never_opened(inspect, tmp_path, monkeypatch, o
     assert code == 0 and error == ""
 
 
-def test_a_missing_file_and_a_folder(inspect, tmp_path):
-    for path, reason in (
-        (tmp_path / "no.safetensors", "No such file"),
-        (tmp_path, "Is a directory"),
-    ):
-        code, out, error = inspect(path)
-        assert code == 1 and out == "" and str(path) in error and reason in error
-
-
 def test_a_terminal_that_knows_only_ascii(hostile):
     """Like a Windows code page: characters that cannot be shown are replaced."""
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "trainer", "inspect", str(GOLDEN), str(hostile)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True)
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True)
     assert done.returncode == 0 and done.stderr == b""
     assert done.stdout.isascii() and b"NFE 5: ss" in done.stdout
 
 
-def test_a_page_shows_every_table_and_no_markup_of_the_file(inspect, hostile, tmp_path):
-    page = tmp_path / "page.html"
+def test_a_page_shows_every_table_and_extreme_numbers(inspect, tmp_path):
+    file, page = tmp_path / "extreme.safetensors", tmp_path / "page.html"
     code, _, _ = inspect("--page", page, GOLDEN)
     text = page.read_text(encoding="utf-8")
     assert code == 0 and text.count("model calls</h2>") == len(load_solver(GOLDEN).nfes)
-    inspect("--page", page, hostile)
-    assert "<script>" not in page.read_text(encoding="utf-8")
+    for sigmas in EXTREMES:
+        save_solver(file, extreme_pack(sigmas))
+        code, _, error = inspect("--page", page, file)
+        assert (code, error) == (0, "") and page.read_text(encoding="utf-8").count("<svg") == 2
 
 
-@pytest.mark.parametrize("sigmas", EXTREMES)
-def test_a_page_of_extreme_numbers(inspect, tmp_path, sigmas):
-    file, page = tmp_path / "extreme.safetensors", tmp_path / "page.html"
-    save_solver(file, extreme_pack(sigmas))
-    code, _, error = inspect("--page", page, file)
-    assert (code, error) == (0, "") and page.read_text(encoding="utf-8").count("<svg") == 2
-
-
-def test_a_page_that_cannot_be_written_is_an_error(inspect, tmp_path):
-    for arguments in ((tmp_path / "no" / "page.html", GOLDEN), (tmp_path / "p", GOLDEN, "x")):
-        code, _, error = inspect("--page", *arguments)
-        assert code == 1 and error.startswith("error: ") and error.count("\n") == 1
+def test_files_that_cannot_be_read_or_written_are_errors(inspect, tmp_path):
+    for arguments, reason in (
+        ((tmp_path / "no.safetensors",), "No such file"),
+        ((tmp_path,), "Is a directory"),
+        (("--page", tmp_path / "no" / "page.html", GOLDEN), ""),
+        (("--page", tmp_path / "p", GOLDEN, "x"), ""),
+    ):
+        code, out, error = inspect(*arguments)
+        assert (code, out) == (1, "") and reason in error
+        assert error.startswith("error: ") and error.count("\n") == 1

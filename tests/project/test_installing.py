@@ -15,16 +15,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", ["diffusers", "panel", "benchmarks"])
-def test_a_checkout_names_the_running_python_and_its_own_list(name):
+def test_a_checkout_names_its_own_list_and_a_wheel_its_extra(name, monkeypatch, tmp_path):
     file = ROOT / "requirements" / f"{name}.txt"
     assert file.is_file()
-    line = [sys.executable, "-m", "pip", "install", "-r", str(file)]
-    assert extras.install_line(name) == errors.shell_line(line)
-
-
-def test_a_wheel_names_its_extra(monkeypatch, tmp_path):
+    line = errors.shell_line([sys.executable, "-m", "pip", "install", "-r", str(file)])
+    assert extras.install_line(name) == line
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match="needs diffusers and transformers.*pip install"):
+        extras.import_extras("diffusers", "transformers")
     monkeypatch.setattr(extras, "CHECKOUT", tmp_path)
-    assert "s4s-solver[diffusers]" in extras.install_line("diffusers")
+    assert f"s4s-solver[{name}]" in extras.install_line(name)
 
 
 @pytest.mark.parametrize("platform", ["linux", "win32"])
@@ -33,14 +33,6 @@ def test_spaces_are_quoted(monkeypatch, platform):
     line = errors.shell_line(["/my apps/python", "-m", Path("x")])
     assert shlex.split(line) == ["/my apps/python", "-m", "x"]
     assert line.startswith('"' if platform == "win32" else "'")
-
-
-def test_missing_diffusers_is_an_error_with_the_command(monkeypatch):
-    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModelError) as caught:
-        extras.import_extras("diffusers", "transformers")
-    assert str(caught.value).endswith(f": {extras.install_line('diffusers')}")
-    assert "needs diffusers and transformers" in str(caught.value)
 
 
 def test_in_a_webui_the_own_environment_is_named_until_it_runs(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,18 +16,9 @@ from s4s_core.classical.lagrange import Grid, stack_rows
 from s4s_core.errors import ObjectiveError, S4SError, TableError, TrainingCancelled
 from s4s_core.mixture import GaussianMixture
 from s4s_core.teacher import draw_noise
-from tools.bench.paper import (
-    cells,
-    claims,
-    dpm_v3,
-    frechet,
-    measuring,
-    plans,
-    report,
-    rivals,
-    runner,
-)
+from tools.bench.paper import cells, claims, dpm_v3, frechet, measuring, plans, report, rivals
 from tools.bench.paper.cells import Cell, CellStore, table_data, table_from
+from tools.bench.paper.runner import run_cells
 from trainer.cli import main
 
 SMALL = Cell(model="mixture", fresh=16)
@@ -52,49 +44,23 @@ def finished(tmp_path_factory):
 # Cells and plans
 
 
-def test_a_cell_is_what_it_says():
-    assert SMALL.key == replace(SMALL).key
-    changes = dict(
-        solver="ipndm",
-        order=2,
-        schedule="logsnr",
-        nfe=6,
-        cfg=2.0,
-        method="s4s",
-        seed=1,
-        budget=9,
-        options=(("fixed", True),),
-        frechet=8,
-        model="demo",
-        fresh=17,
-    )
-    keys = {replace(SMALL, **{name: value}).key for name, value in changes.items()}
-    assert len(keys | {SMALL.key}) == len(changes) + 1
-    assert set(changes) == set(vars(SMALL)), "a new field must be part of the key"
-
-
-def test_results_of_other_weights_are_not_taken_for_these(tmp_path, monkeypatch):
-    before = SMALL.key
+def test_every_field_and_the_weights_are_part_of_a_cells_key(tmp_path, monkeypatch):
+    changes = dict(solver="ipndm", order=2, schedule="logsnr", nfe=6, cfg=2.0, method="s4s", seed=1)
+    changes |= dict(budget=9, options=(("fixed", True),), frechet=8, model="demo", fresh=17)
+    assert SMALL.key == replace(SMALL).key and set(changes) == set(vars(SMALL))
+    keys = {replace(SMALL, **{name: value}).key for name, value in changes.items()} | {SMALL.key}
+    assert len(keys) == len(changes) + 1
     (tmp_path / "other").write_bytes(b"weights")
     monkeypatch.setattr(cells, "WEIGHTS", tmp_path / "other")
     cells.weights_digest.cache_clear()
-    assert SMALL.key != before
+    assert SMALL.key not in keys
     cells.weights_digest.cache_clear()
 
 
-def test_a_store_keeps_results_and_forgets_damaged_ones(tmp_path):
-    store = CellStore(tmp_path / "new")
-    assert store.load(SMALL) is None
-    store.save(SMALL, {"rmse": 0.5})
-    assert store.load(SMALL)["rmse"] == 0.5
-    assert store.load(replace(SMALL, seed=1)) is None
-    store.path(SMALL).write_text("{")
-    assert store.load(SMALL) is None
-
-
-def test_a_ledger_carries_results_to_another_machine(tmp_path, monkeypatch):
+def test_results_are_kept_and_carried_to_another_machine(tmp_path, monkeypatch):
     learned = replace(SMALL, method="s4s", options=(("fixed", True), ("relax", 0.0)))
     here, there = CellStore(tmp_path / "here"), CellStore(tmp_path / "there")
+    assert here.load(SMALL) is None
     here.save(SMALL, {"rmse": 0.5})
     here.save(learned, {"rmse": 0.25, "table": {"sigmas": [2.0, 1.0]}})
     ledger = tmp_path / "out" / "cells.jsonl"
@@ -104,6 +70,8 @@ def test_a_ledger_carries_results_to_another_machine(tmp_path, monkeypatch):
     assert there.load(learned) == here.load(learned)
     assert there.load(SMALL)["rmse"] == 0.75, "what was measured here stays"
     there.import_ledger(tmp_path / "none.jsonl")
+    here.path(SMALL).write_text("{")
+    assert here.load(SMALL) is None, "a damaged result is measured again"
     monkeypatch.setattr(cells, "RECIPE", -1)
     other = CellStore(tmp_path / "other")
     other.import_ledger(ledger)
@@ -116,37 +84,28 @@ def test_tables_survive_json():
         assert table_from(json.loads(json.dumps(table_data(table)))) == table
 
 
-def test_the_plan_holds_every_table_of_the_issue():
+def test_the_plan_holds_every_table_of_the_paper():
     plan = plans.full_plan()
     cells = set(plan.cells)
     assert len(cells) == len(plan.cells)
-    for solver, order in plans.SOLVERS:
-        for name in plans.SCHEDULES:
-            for nfe in (4, 5, 6, 8):
-                at = dict(solver=solver, order=order, schedule=name, nfe=nfe)
-                found = [c for c in cells if all(getattr(c, k) == v for k, v in at.items())]
-                assert {"unlearned", "s4s"} <= {c.method for c in found}
-    for cfg in (1.0, 2.0):
-        for method in (*plans.METHODS, "bns", "gs", "trajectory", "dpm-v3"):
-            seeds = {
-                c.seed
-                for c in cells
-                if (c.method, c.cfg, c.nfe, c.options, c.frechet) == (method, cfg, 5, (), 0)
-            }
-            assert seeds == {0, 1, 2}, (method, cfg)
+    for (solver, order), name, nfe in product(plans.SOLVERS, plans.SCHEDULES, (4, 5, 6, 8)):
+        at = (solver, order, name, nfe)
+        found = {c.method for c in cells if (c.solver, c.order, c.schedule, c.nfe) == at}
+        assert {"unlearned", "s4s"} <= found
+    rivals = ("bns", "gs", "trajectory", "dpm-v3")
+    for cfg, method in product((1.0, 2.0), (*plans.METHODS, *rivals)):
+        at = (method, cfg, 5, (), 0)
+        found = {c.seed for c in cells if (c.method, c.cfg, c.nfe, c.options, c.frechet) == at}
+        assert found == {0, 1, 2}, (method, cfg)
     for cell in plans.rivals(plan.base, 1, (0,), 5, 1.0):
-        if cell.method == "gs":  # coefficients of theory at the current times: they must follow
-            tables = [
-                classical_table(cell.solver, [9.0, s, 1.0, 0.1], cell.order, "ve") for s in (3, 4)
-            ]
+        if cell.method == "gs":  # its coefficients must follow the times
+            nodes = ([9.0, s, 1.0, 0.1] for s in (3, 4))
+            tables = [classical_table(cell.solver, each, cell.order, "ve") for each in nodes]
             assert not np.allclose(*(table.coefficients["b"] for table in tables))
         assert cell.solver == "auto" or cell.method in ("gs", "dpm-v3")
     assert {c.cfg for c in cells} == set(plans.GUIDANCE)
-    assert {c.budget for c in cells if c.method != "unlearned" and not c.frechet} - {0} == {
-        plans.BUDGET,
-        plans.NORMAL,
-        3 * plans.NORMAL,
-    }
+    budgets = {c.budget for c in cells if c.method != "unlearned" and not c.frechet}
+    assert budgets - {0} == {plans.BUDGET, plans.NORMAL, 3 * plans.NORMAL}
     assert {c.frechet for c in cells} == {0, 2048}
     assert {c.frechet for c in plans.full_plan(frechet=0).cells} == {0}
 
@@ -288,12 +247,6 @@ def test_frechet_distance_of_gaussians():
     assert frechet.distance(frechet.Moments.of(drawn), one) < 0.01
 
 
-def test_frechet_says_what_is_missing(monkeypatch):
-    monkeypatch.setattr(frechet, "PACKAGES", ("no_such_package",))
-    with pytest.raises(S4SError, match="requirements/benchmarks.txt"):
-        frechet.load_network()
-
-
 @pytest.mark.skipif(not frechet.available(), reason="requirements/benchmarks.txt is not installed")
 def test_real_features_tell_pictures_apart():
     network = frechet.load_network()
@@ -326,12 +279,6 @@ def test_frechet_cells_render_once_and_know_the_floor(tmp_path, cheap_features, 
     assert lab.result(euler)["to_teacher"] == found["to_teacher"]
 
 
-def test_wrong_training_pictures_get_one_sentence(tmp_path, cheap_features):
-    distances = frechet.FrechetDistances(measuring.Lab(tmp_path))
-    with pytest.raises(S4SError, match="leave out --images"):
-        distances._training_moments(tmp_path / "none.safetensors")
-
-
 def test_the_bundled_solver_is_measured_by_its_file(tmp_path):
     rows = plans.bundled(Cell(fresh=2))
     assert [own.nfe for _, own in rows] == [classical.nfe for classical, _ in rows]
@@ -344,74 +291,45 @@ def test_the_bundled_solver_is_measured_by_its_file(tmp_path):
 # Running
 
 
-def test_a_quick_run_shows_the_orderings(finished, capsys):
+def test_a_quick_run_shows_the_orderings_and_measures_nothing_twice(finished, capsys, monkeypatch):
     found = json.loads((finished / "out" / "paper-quick.json").read_text())
     rows = next(t for t in found["tables"] if t["title"] == "Orderings")["rows"]
     assert len(rows) == 10 and {row[-1] for row in rows} == {"yes"}
-    text = (finished / "out" / "paper-quick.md").read_text()
-    assert "best classical (" in text and "not run" not in text
+    assert "not run" not in (finished / "out" / "paper-quick.md").read_text()
+    monkeypatch.setattr(measuring.Lab, "_measure", lambda *_: pytest.fail("measured again"))
+    assert quick(finished / "work") == 0 and "Orderings" in capsys.readouterr().out
 
 
-def test_finished_cells_are_not_measured_again(finished, capsys, monkeypatch):
-    def never(*args):
-        raise AssertionError("measured again")
-
-    monkeypatch.setattr(measuring.Lab, "_measure", never)
-    assert quick(finished / "work") == 0
-    assert "Orderings" in capsys.readouterr().out
-
-
-def test_an_ordering_that_fails_is_an_error(finished, capsys, monkeypatch):
-    real = claims.orderings
+def test_an_ordering_that_fails_or_was_not_measured_is_an_error(
+    finished, tmp_path, capsys, monkeypatch
+):
+    real, plan = claims.orderings, plans.quick_plan()
+    with pytest.raises(S4SError, match="Ordering failed"):
+        claims.check_orderings(plan, {})
+    claims.check_orderings(plan, {}, partial=True)
+    assert quick(tmp_path, "--minutes", "0") == 0
     flipped = lambda plan: [(c, worse, better, 0.5) for c, better, worse, _ in real(plan)]  # noqa: E731
     monkeypatch.setattr(claims, "orderings", flipped)
     assert quick(finished / "work") == 1
     assert "Ordering failed: S4S is better" in capsys.readouterr().err
 
 
-def test_orderings_that_nobody_measured_do_not_hold(tmp_path, capsys):
-    plan = plans.quick_plan()
-    with pytest.raises(S4SError, match="Ordering failed"):
-        claims.check_orderings(plan, {})
-    claims.check_orderings(plan, {}, partial=True)
-    assert quick(tmp_path, "--minutes", "0") == 0
-
-
-@pytest.mark.parametrize("option", ["--workers", "--budget"])
-def test_wrong_numbers_get_one_sentence(capsys, tmp_path, option):
-    assert main(["bench", "paper", "--work", str(tmp_path / "new"), option, "0"]) == 1
-    assert capsys.readouterr().err == f"error: {option} must be at least 1.\n"
-    assert not list(tmp_path.iterdir())
-
-
-def test_no_time_reports_what_is_there(tmp_path, capsys):
-    command = ["bench", "paper", "--work", str(tmp_path), "--minutes", "0", "--json"]
-    assert main(command) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["tables"][0]["rows"][0][1] == 0
-    assert "not run" in json.dumps(found["tables"][1])
-
-
-def test_a_run_goes_on_with_what_its_report_holds(tmp_path, capsys, monkeypatch):
+def test_a_run_without_time_reports_what_an_earlier_report_holds(tmp_path, capsys):
     cell = plans.full_plan().cells[0]
     CellStore(tmp_path / "work").save(cell, {"rmse": 0.5, "median": 0.5, "psnr": 9.0, "calls": 1})
     for work in ("work", "elsewhere"):
         options = ["--work", str(tmp_path / work), "--out", str(tmp_path / "out")]
         assert main(["bench", "paper", "--minutes", "0", *options, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["tables"][0]["rows"][0][1] == 1
+        found = json.loads(capsys.readouterr().out)["tables"]
+        assert found[0]["rows"][0][1] == 1 and "not run" in json.dumps(found[1])
     assert CellStore(tmp_path / "elsewhere").load(cell)["rmse"] == 0.5
 
 
 def test_a_stopped_cell_goes_on_where_it_was(tmp_path):
-    """Stopped between model calls at any point, the result is that of an undisturbed run."""
+    """Stopped between model calls, the result is that of an undisturbed run."""
     cell = replace(SMALL, method="s4s", solver="ipndm", budget=6000)
-    whole = measuring.Lab(tmp_path / "whole").result(cell)
-    left = iter(range(120))
-
-    def stop():
-        return next(left, None) is None
-
-    stopped = measuring.Lab(tmp_path / "stopped", stop=stop)
+    whole, left = measuring.Lab(tmp_path / "whole").result(cell), iter(range(120))
+    stopped = measuring.Lab(tmp_path / "stopped", stop=lambda: next(left, None) is None)
     with pytest.raises(TrainingCancelled):
         stopped.result(cell)
     assert stopped.store.state(cell).exists() and stopped.store.load(cell) is None
@@ -420,34 +338,28 @@ def test_a_stopped_cell_goes_on_where_it_was(tmp_path):
     assert not stopped.store.state(cell).exists()
 
 
-def test_time_ends_a_run_between_cells(tmp_path):
-    cells = [replace(SMALL, solver="ipndm", nfe=nfe) for nfe in (3, 4, 5)]
-    assert runner.run_cells(cells, tmp_path, None, 1, deadline=0) == {}
-    assert not list(tmp_path.glob("*.json"))
-    assert runner.run_cells(cells[:2], tmp_path, None, 1, None) == {}
-    assert len(list(tmp_path.glob("*.json"))) == 2
-
-
-def test_a_cell_that_cannot_be_measured_says_why(tmp_path, monkeypatch):
+def test_a_run_ends_between_cells_and_goes_on_after_one_that_cannot_be_measured(
+    tmp_path, monkeypatch
+):
     def refuse(*args, **options):
         raise ObjectiveError("There are no weights.")
 
     monkeypatch.setattr(measuring, "fit", refuse)
     good = replace(SMALL, solver="ipndm")
     bad = replace(good, method="s4s", budget=500)
-    reasons = runner.run_cells([bad, good], tmp_path, None, 1, None)
-    assert reasons == {bad: "There are no weights."}
+    assert run_cells([bad, good], tmp_path, None, 1, deadline=0) == {}
+    assert not list(tmp_path.glob("*.json"))
+    assert run_cells([bad, good], tmp_path, None, 1, None) == {bad: "There are no weights."}
     assert CellStore(tmp_path).load(good) and not CellStore(tmp_path).load(bad)
 
 
 def test_workers_find_what_one_process_finds(tmp_path):
     cells = [replace(SMALL, solver=s, nfe=4) for s in ("ipndm", "dpmpp", "unipc-bh2")]
-    runner.run_cells(cells, tmp_path / "one", None, 1, None)
-    runner.run_cells(cells, tmp_path / "two", None, 2, None)
+    for workers in (1, 2):
+        run_cells(cells, tmp_path / str(workers), None, workers, None)
     for cell in cells:
-        one, two = (CellStore(tmp_path / name).load(cell) for name in ("one", "two"))
-        assert one["rmse"] == pytest.approx(two["rmse"], rel=1e-5)  # the workers have more threads
-        assert one["rmse"] > 0
+        one, two = (CellStore(tmp_path / name).load(cell)["rmse"] for name in "12")
+        assert one == pytest.approx(two, rel=1e-5) and one > 0  # the workers have more threads
 
 
 def test_the_ld3_schedule_is_learned_once(tmp_path, monkeypatch):
