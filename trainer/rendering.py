@@ -66,10 +66,6 @@ def compare_home() -> Path:
     return data_home() / "compare"
 
 
-def is_rendering(folder: Path) -> bool:
-    return ProcessFolder(folder).is_running()
-
-
 def start(folder: Path, arguments: list[str]) -> subprocess.Popen[bytes]:
     """Render in a new process; `arguments` are those of the command `render`."""
     place = ProcessFolder(folder)

@@ -118,7 +118,7 @@ def test_a_stopped_rendering_is_not_an_error(home, monkeypatch, when):
         time.sleep(0.05)
     assert "Rendering" in status()
     rendering.stop(folder)
-    assert process.wait(60) != 0 and not rendering.is_rendering(folder)
+    assert process.wait(60) != 0 and not rendering.ProcessFolder(folder).is_running()
     *_, text, _, stop = compare.refresh({}, None, None)
     assert text == markup.note(rendering.STOPPED) and not stop["interactive"]
     rendering.stop(folder)  # stopping twice does no harm
