@@ -236,10 +236,10 @@ def _paper(help: str, method: str, pairs: int, validation: int) -> Preset:
 
 
 PRESETS = {
-    "quick": Preset("a first look: 6,000 model calls per NFE", {"effort": "quick"}),
-    "normal": Preset("the usual choice: 20,000 model calls per NFE", {"effort": "normal"}),
+    "quick": Preset("a first look: 6,000 model calls per step count", {"effort": "quick"}),
+    "normal": Preset("the usual choice: 20,000 model calls per step count", {"effort": "normal"}),
     "thorough": Preset(
-        "more pairs and starts: 60,000 model calls per NFE",
+        "more pairs and starts: 60,000 model calls per step count",
         {"effort": "thorough", "options": {"samples": 96, "starts": 4}},
     ),
     "paper: S4S": _paper(
