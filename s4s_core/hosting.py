@@ -14,9 +14,9 @@ import torch
 
 from .errors import HostError
 from .metadata import hash_kind, model_hashes
-from .model import BoundDenoiser
+from .model import Denoiser, PlainDenoiser
 from .sampling import ModelCall, sample
-from .slicing import from_node, nearest_node, until_node
+from .slicing import from_node, lay_nodes, nearest_node, until_node
 from .table import Array, SolverPack, SolverTable
 
 TOLERANCE = 2e-3
@@ -29,17 +29,12 @@ NEARLY_ZERO = 1e-5
 def host_sigmas(pack: SolverPack, steps: int) -> torch.Tensor:
     """Return the steps + 1 strictly decreasing float64 nodes for a host's scheduler.
 
-    A length that the pack lacks is interpolated from the nearest table: in log sigma, or in sigma
-    where an interval ends at 0.
+    A length that the pack lacks is interpolated from the nearest table.
     """
     if steps in pack.tables and pack[steps].steps == steps:  # false for single-step tables
         return torch.tensor(pack[steps].sigmas)
     table = pack[min(pack.nfes, key=lambda nfe: (abs(nfe - steps), -nfe))]
-    places = np.linspace(0, table.steps, steps + 1)
-    before = np.minimum(places.astype(int), table.steps - 1)
-    share, above, below = places - before, table.sigmas[before], table.sigmas[before + 1]
-    between = above ** (1 - share) * below**share
-    return torch.tensor(np.where(below > 0, between, above * (1 - share)))
+    return torch.tensor(lay_nodes(table, steps))
 
 
 def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
@@ -114,21 +109,26 @@ def _enter(pack: SolverPack, steps: int, sigma: float) -> SolverTable:
 
 
 def run_in_host(
-    denoise: BoundDenoiser,
+    denoise: Denoiser | PlainDenoiser,
     x: torch.Tensor,
     pack: SolverPack,
     sigmas: torch.Tensor | Sequence[float],
     callback: Callable[[ModelCall], object] | None = None,
     keep: tuple[torch.Tensor, torch.Tensor] | None = None,
+    guided: bool = False,
 ) -> torch.Tensor:
     """Run a pack from x, noised to sigmas[0], over a host's list of sigmas.
 
     See `sample` for `callback` and `keep`. With fewer than two sigmas, x is returned unchanged.
+    `guided`: can `denoise` be told the guidance of each call? If not, it stays as it is.
     """
     if len(sigmas) < 2:
         return x
     levels = torch.as_tensor(sigmas, dtype=torch.float64, device="cpu")
-    return sample(denoise, x, table_for(pack, levels.numpy()), callback=callback, keep=keep)
+    table = table_for(pack, levels.numpy())
+    if not guided:
+        table = table.replace(guidance=None)
+    return sample(denoise, x, table, callback=callback, keep=keep)
 
 
 def require_space(pack: SolverPack, space: str) -> None:

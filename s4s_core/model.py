@@ -1,19 +1,28 @@
 """The model contract: everything that the core knows about a model."""
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
 Condition = Any
 """What a model is conditioned on, one entry per row; `cond[rows]` selects rows, as in a tensor."""
 
-BoundDenoiser = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""`denoise(x, sigma) -> x0`, with the condition already bound."""
+Scale = TypeVar("Scale", float, torch.Tensor)
+
+BoundDenoiser = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+"""`denoise(x, sigma, guidance) -> x0`, with the condition already bound; see `Denoiser`."""
+
+PlainDenoiser = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""`denoise(x, sigma) -> x0` of a model without conditions that cannot be told its guidance."""
 
 
 class Denoiser(Protocol):
-    """`denoise(x, sigma, cond=None) -> x0`, guidance included, in the host's own sigma space."""
+    """`denoise(x, sigma, cond=None) -> x0`, guidance included, in the host's own sigma space.
+
+    A model that `takes_guidance` has a fourth argument: `guidance` [batch], multipliers m >= 0 that
+    ask for classifier-free guidance at `guided_scale(cfg, m)`, or None for its own scale.
+    """
 
     def __call__(
         self, x: torch.Tensor, sigma: torch.Tensor, cond: Condition | None = ..., /
@@ -41,9 +50,10 @@ class Times(Protocol):
 class Model(HasSpace, Protocol):
     """A diffusion model to sample from or to train a solver for.
 
-    Optional attributes: `device` (where x belongs; the CPU if absent), `times` (see `Times`), and
-    `fingerprint` (text that identifies everything the results depend on, so that saved runs and
-    cached pairs are only reused for the same model).
+    Optional attributes: `device` (where x belongs; the CPU if absent), `times` (see `Times`),
+    `takes_guidance` (True if `denoise` has the fourth argument of `Denoiser`, and it changes
+    anything), and `fingerprint` (text that identifies everything the results depend on, so that
+    saved runs and cached pairs are only reused for the same model).
     """
 
     @property
@@ -65,3 +75,20 @@ class Model(HasSpace, Protocol):
     def conditions(self, batch: int, generator: torch.Generator) -> Condition | None:
         """Draw `batch` conditions to train on, or None if the model takes none."""
         ...
+
+
+def optional(cond: Condition | None, guidance: torch.Tensor | None) -> tuple[Any, ...]:
+    """Return the arguments to pass to a denoiser after x and sigma: only those that are needed."""
+    if guidance is not None:
+        return cond, guidance
+    return () if cond is None else (cond,)
+
+
+def takes_guidance(model: Model) -> bool:
+    """Can the model be told the guidance of each call?"""
+    return bool(getattr(model, "takes_guidance", False))
+
+
+def guided_scale(cfg: Scale, multiplier: Scale) -> Scale:
+    """Return the scale 1 + m (cfg - 1) of a call; exactly cfg at m = 1 and exactly 1 at m = 0."""
+    return cfg + (multiplier - 1) * (cfg - 1)

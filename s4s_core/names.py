@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 from .errors import S4SError, TableError, TrainingError
 
+AUTO = "auto"
+"""Lets training choose its start, its objective or its teacher."""
+
 SOLVERS = {
     "euler": "classical.multistep:euler",
     "ddim": "classical.multistep:euler",
@@ -45,6 +48,7 @@ class ObjectiveEntry(NamedTuple):
 
 
 OBJECTIVES = {
+    "look": ObjectiveEntry("objectives:Look", squares=True),
     "l2": ObjectiveEntry("objectives:L2", squares=True),
     "l1": ObjectiveEntry("objectives:L1", squares=False),
     "huber": ObjectiveEntry("objectives:Huber", squares=False),
@@ -79,6 +83,10 @@ DEFAULT_METHOD = "gauss-newton"
 
 EFFORTS = {"quick": 6_000, "normal": 20_000, "thorough": 60_000}
 """Model calls per NFE that training may spend."""
+
+FREE, LAST_STEP, ALL_STEPS = "free", "last", "all"
+CONSISTENT = (FREE, LAST_STEP, ALL_STEPS)
+"""The steps whose weights keep their sum while they are learned."""
 
 DOMAINS = ("sigma", "logsnr", "time")
 """The time variables in which the gradient methods can learn a solver's times."""

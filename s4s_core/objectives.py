@@ -5,18 +5,23 @@ squared distance is minimised. Objectives without it (l1, huber) need a gradient
 """
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from .errors import ObjectiveError, pip_install_line
-from .names import OBJECTIVES, check_name, load
+from .names import AUTO, OBJECTIVES, check_name, load
 
 Decode = Callable[[torch.Tensor], torch.Tensor]
 """Turns results into RGB pictures in [-1, 1]."""
 
 _HUBER = 0.03
+BANDS = 7
+_TINY_POWER = 1e-12
 _SMALLEST_SIDE = 64
 
 
@@ -55,6 +60,66 @@ class L2(_Builtin):
     def embed(self, x: torch.Tensor) -> torch.Tensor:
         flat = x.flatten(1)
         return flat / float(flat.shape[1] ** 0.5)
+
+    def distance(self, result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (self.embed(result) - self.embed(target)).square().sum(1)
+
+
+def makes_pictures(shape: Sequence[int]) -> bool:
+    """Does a sample of this shape have two or more spatial dimensions?"""
+    return len(shape) >= 3
+
+
+@lru_cache(maxsize=8)
+def _band_of_frequency(height: int, width: int) -> npt.NDArray[np.int64]:
+    """Return the band of each frequency of `rfft2`, [height, width // 2 + 1].
+
+    Seven radial bands, whose edges are the squares of j/7 of the highest frequency: the first
+    holds little more than the mean, and the widths grow with the frequency.
+    """
+    radius = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :])
+    share = np.sqrt(radius / max(radius.max(), 1e-12))
+    bands: npt.NDArray[np.int64] = np.minimum((BANDS * share).astype(np.int64), BANDS - 1)
+    return bands
+
+
+def band_rms(x: torch.Tensor) -> torch.Tensor:
+    """Return the RMS of x [batch, ..., height, width] in seven frequency bands, [batch, ..., 7].
+
+    A channel's mean square is the sum of its squares over the bands (Parseval's theorem).
+    """
+    height, width = x.shape[-2:]
+    work = torch.promote_types(x.dtype, torch.float32)
+    spectrum = torch.fft.rfft2(x.to(work), norm="forward")
+    power = spectrum.real.square() + spectrum.imag.square()
+    doubled = power.clone()  # rfft2 leaves out the conjugate half
+    doubled[..., 1 : (width + 1) // 2] *= 2
+    bands = torch.tensor(_band_of_frequency(height, width).ravel(), device=x.device)
+    total = power.new_zeros(*x.shape[:-2], BANDS)
+    total = total.index_add(-1, bands, doubled.flatten(-2))
+    rms: torch.Tensor = (total + _TINY_POWER).sqrt()
+    return rms
+
+
+def band_features(x: torch.Tensor) -> torch.Tensor:
+    """Return features [batch, m] whose squared distance is that of the bands' RMS, averaged over
+    the channels."""
+    bands = band_rms(x).flatten(1)
+    return bands / float((bands.shape[1] / BANDS) ** 0.5)
+
+
+class Look(_Builtin):
+    """Mean squared error plus, per channel, squared differences of the RMS in frequency bands.
+
+    Near is not enough: mean squares alone pay for nearness with grain (too much in the high bands)
+    or blur (too little). Both terms are averaged over the channels and weigh the same. For video,
+    every frame counts as a channel.
+    """
+
+    name = "look"
+
+    def embed(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([L2().embed(x), band_features(x).to(x.dtype)], dim=1)
 
     def distance(self, result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return (self.embed(result) - self.embed(target)).square().sum(1)
@@ -134,6 +199,13 @@ class Lpips:
                 "again, or use the objective 'l2'."
             ) from error
         return cls(network, name, decode)
+
+
+def chosen_objective(name: str, shape: Sequence[int]) -> str:
+    """Return the name of an objective; "auto" is look for pictures and l2 for other shapes."""
+    if name != AUTO:
+        return name
+    return Look.name if makes_pictures(shape) else L2.name
 
 
 def objective(name: str, decode: Decode | None = None) -> Objective:

@@ -47,13 +47,15 @@ class Move(NamedTuple):
 class Program:
     """A lowered table: `sigmas` [..., nfe] and data scales of the calls, and a move for each.
 
-    `depth` is the largest number of history entries that a move uses.
+    `depth` is the largest number of history entries that a move uses. `guidance` [..., nfe] are
+    the multipliers of the calls, or None to leave the model's guidance as it is.
     """
 
     sigmas: torch.Tensor
     data_scales: torch.Tensor | list[float] | None
     moves: tuple[Move, ...]
     depth: int
+    guidance: torch.Tensor | None = None
 
     @property
     def nfe(self) -> int:
@@ -181,4 +183,6 @@ def lower(family: str, space: str, form: str, arrays: Mapping[str, torch.Tensor]
     `arrays` are float64 tensors with the names of `SolverTable.arrays` and optional leading
     dimensions. The program is differentiable in all of them.
     """
-    return _LOWER[family](space, form, **arrays)
+    arrays = dict(arrays)
+    guidance = arrays.pop("guidance", None)
+    return replace(_LOWER[family](space, form, **arrays), guidance=guidance)

@@ -1,5 +1,6 @@
 """The one loop that runs every table. Nothing else in the repository steps an ODE."""
 
+import inspect
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -7,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from .errors import ModelError
-from .model import BoundDenoiser, Condition, Denoiser
+from .model import BoundDenoiser, Condition, Denoiser, PlainDenoiser, optional
 from .program import Move, Program, lower
 from .slicing import from_node
 from .table import SolverTable
@@ -106,10 +107,15 @@ def _check_x0(x0: object, point: torch.Tensor) -> torch.Tensor:
 
 
 def evaluate(
-    program: Program, call: int, cursor: Cursor, denoise: BoundDenoiser, sigma: torch.Tensor
+    program: Program,
+    call: int,
+    cursor: Cursor,
+    denoise: BoundDenoiser,
+    sigma: torch.Tensor,
+    guidance: torch.Tensor | None = None,
 ) -> tuple[Cursor, torch.Tensor]:
     """Make one model call at the cursor's point; return the cursor with the new entry, and x0."""
-    x0 = _check_x0(denoise(cursor.point, sigma), cursor.point)
+    x0 = _check_x0(denoise(cursor.point, sigma, guidance), cursor.point)
     entry = _history_entry(program.data_scales, call, cursor.point, x0)
     return cursor._replace(history=(entry, *cursor.history)[: program.depth]), x0
 
@@ -121,14 +127,15 @@ def advance(program: Program, call: int, cursor: Cursor) -> Cursor:
     return cursor._replace(point=point, state=point if move.accept else cursor.state)
 
 
-def sigma_vectors(program: Program, x: torch.Tensor) -> torch.Tensor:
-    """Return the sigmas of all calls, [nfe, batch], on x's device; copied there once.
+def call_vectors(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return the sigmas or multipliers [..., nfe] of all calls as [nfe, batch], on x's device.
 
-    They are float32 or better even for half-precision samples: a time such as 812.4 needs it.
+    They are copied there once, and are float32 or better even for half-precision samples: a time
+    such as 812.4 needs it.
     """
     dtype = torch.promote_types(x.dtype, torch.float32)
-    sigmas = program.sigmas.to(dtype).to(x.device)
-    return sigmas.movedim(-1, 0).reshape(program.nfe, -1).expand(-1, x.shape[0]).contiguous()
+    moved = values.to(dtype).to(x.device).movedim(-1, 0)
+    return moved.reshape(values.shape[-1], -1).expand(-1, x.shape[0]).contiguous()
 
 
 def run(
@@ -144,10 +151,11 @@ def run(
     The callback gets a ModelCall after each call. An exception in it or in the model ends the run.
     `trace` collects the cursors before and after each call, from which a run can continue.
     """
-    sigmas = sigma_vectors(program, cursor.point)
+    sigmas = call_vectors(program.sigmas, cursor.point)
+    scales = None if program.guidance is None else call_vectors(program.guidance, cursor.point)
     for call in range(first, program.nfe):
-        before = cursor
-        cursor, x0 = evaluate(program, call, cursor, denoise, sigmas[call])
+        before, guidance = cursor, None if scales is None else scales[call]
+        cursor, x0 = evaluate(program, call, cursor, denoise, sigmas[call], guidance)
         if trace is not None:
             trace.append((before, cursor))
         if callback is not None:
@@ -156,8 +164,22 @@ def run(
     return cursor
 
 
+def _require_guidance(denoise: Callable[..., torch.Tensor]) -> None:
+    """Raise ModelError unless `denoise` has a fourth argument."""
+    try:
+        inspect.signature(denoise).bind(None, None, None, None)
+    except TypeError:
+        raise ModelError(
+            "This solver sets the guidance of each call, but the model cannot be told: give its "
+            "denoise a fourth argument (see s4s_core.model.Denoiser), or run "
+            "table.replace(guidance=None)."
+        ) from None
+    except ValueError:  # a callable without a signature
+        pass
+
+
 def sample(
-    denoise: Denoiser | BoundDenoiser,
+    denoise: Denoiser | PlainDenoiser,
     x: torch.Tensor,
     table: SolverTable,
     cond: Condition | None = None,
@@ -169,6 +191,7 @@ def sample(
     """Run `table` on noised x [batch, ...] and return the result in x's shape and dtype.
 
     denoise(x, sigma), or denoise(x, sigma, cond) if `cond` is given, returns x0 for sigma [batch].
+    A table with guidance calls denoise(x, sigma, cond, guidance); see `Denoiser`.
     `start` begins at a later node (x must be noised to its sigma). `keep` is (mask, original) for
     inpainting: where the mask is 0, the result is exactly the original. Hosts blend values between
     0 and 1 themselves, inside their model calls.
@@ -176,9 +199,13 @@ def sample(
     dtype, work = x.dtype, torch.promote_types(x.dtype, torch.float32)
     call_model: Callable[..., torch.Tensor] = denoise
 
-    def bound(point: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-        point = point.to(dtype)
-        return call_model(point, sigma) if cond is None else call_model(point, sigma, cond)
+    if table.guidance is not None:
+        _require_guidance(call_model)
+
+    def bound(
+        point: torch.Tensor, sigma: torch.Tensor, guidance: torch.Tensor | None
+    ) -> torch.Tensor:
+        return call_model(point.to(dtype), sigma, *optional(cond, guidance))
 
     x = x.to(work)
     out = run(compiled(table, start), bound, Cursor(x, x), callback=callback).point.to(dtype)

@@ -66,7 +66,13 @@ def from_node(table: SolverTable, start: int, sigma: float | None = None) -> Sol
             if name in coefficients:
                 coefficients[name] = _refill(coefficients[name], grid, start, ahead)
     first = start * table.nfe_per_step
-    return table.replace(sigmas=nodes[start:], call_sigmas=calls[first:], **coefficients)
+    times = {"sigmas": nodes[start:], "call_sigmas": calls[first:]}
+    return table.replace(**times, **_guidance(table, slice(first, None)), **coefficients)
+
+
+def _guidance(table: SolverTable, calls: slice) -> dict[str, Array]:
+    """Return the multipliers of some calls, if the table has any."""
+    return {} if table.guidance is None else {"guidance": table.guidance[calls]}
 
 
 def until_node(table: SolverTable, stop: int) -> SolverTable:
@@ -78,7 +84,20 @@ def until_node(table: SolverTable, stop: int) -> SolverTable:
     calls = table.call_sigmas[: stop * table.nfe_per_step]
     masks = coefficient_masks(table.family, stop, table.order, len(calls))
     coefficients = {name: table.coefficients[name][: len(mask)] for name, mask in masks.items()}
-    return table.replace(sigmas=table.sigmas[: stop + 1], call_sigmas=calls, **coefficients)
+    times = {"sigmas": table.sigmas[: stop + 1], "call_sigmas": calls}
+    return table.replace(**times, **_guidance(table, slice(len(calls))), **coefficients)
+
+
+def lay_nodes(table: SolverTable, steps: int) -> Array:
+    """Return steps + 1 strictly decreasing nodes, laid between the same ends as the table's lie.
+
+    They are interpolated in log sigma, or in sigma where an interval ends at 0.
+    """
+    places = np.linspace(0, table.steps, steps + 1)
+    before = np.minimum(places.astype(int), table.steps - 1)
+    share, above, below = places - before, table.sigmas[before], table.sigmas[before + 1]
+    between = above ** (1 - share) * below**share
+    return np.asarray(np.where(below > 0, between, above * (1 - share)))
 
 
 def nearest_node(table: SolverTable, sigma: float) -> int:

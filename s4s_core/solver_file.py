@@ -1,6 +1,7 @@
-"""Solver files, format 1: a SolverPack as .safetensors (see docs/solver-files.md).
+"""Solver files, formats 1 and 2: a SolverPack as .safetensors (see docs/solver-files.md).
 
-For each NFE, the float64 tensors `nfe{N}/sigmas`, `nfe{N}/call_sigmas` and the coefficients. The
+For each NFE, the float64 tensors `nfe{N}/sigmas`, `nfe{N}/call_sigmas` and the coefficients; in
+format 2 also `nfe{N}/guidance`. A pack without guidance is written in format 1. The
 metadata value `s4s` is a canonical JSON object, the manifest: the pack's metadata, the family,
 order and form of each table, and a SHA-256 over all of that and the tensors. ModelSpec keys beside
 it serve file browsers. The same pack gives the same bytes.
@@ -24,7 +25,9 @@ from .errors import SolverFileError, TableError, visible
 from .metadata import check_mergeable, check_metadata, modelspec
 from .table import Array, SolverPack, SolverTable, canonical_json
 
-FORMAT = 1
+PLAIN, GUIDED = 1, 2
+"""The formats: without and with guidance."""
+
 MAX_FILE = 1 << 20
 MAX_HEADER = 256 << 10
 _TENSOR_NAME = re.compile(r"nfe([1-9][0-9]{0,3})/([a-z_]{1,16})")
@@ -43,6 +46,10 @@ def _tensors(pack: SolverPack) -> dict[str, Array]:
     return dict(sorted(named.items()))
 
 
+def _format(pack: SolverPack) -> int:
+    return GUIDED if pack.sets_guidance else PLAIN
+
+
 def _manifest(pack: SolverPack) -> dict[str, object]:
     """Return the `s4s` object of a file."""
     tables = {
@@ -50,7 +57,7 @@ def _manifest(pack: SolverPack) -> dict[str, object]:
         for nfe, table in pack.tables.items()
     }
     return {
-        "format": FORMAT,
+        "format": _format(pack),
         "space": pack.space,
         "tables": tables,
         "about": dict(pack.metadata),
@@ -163,10 +170,10 @@ def _parse_manifest(header: dict[str, Any]) -> dict[str, Any]:
     manifest = _strict_json(metadata["s4s"])
     if not isinstance(manifest, dict) or type(manifest.get("format")) is not int:
         raise ValueError("its 's4s' entry has no format number")
-    if manifest["format"] != FORMAT:
+    if manifest["format"] not in (PLAIN, GUIDED):
         raise ValueError(
-            f"it has format {manifest['format']}, but this version reads format {FORMAT}. "
-            "Update S4S"
+            f"it has format {manifest['format']}, but this version reads formats {PLAIN} and "
+            f"{GUIDED}. Update S4S"
         )
     known = {"format": int, "space": str, "tables": dict, "about": dict, "sha256": str}
     if set(manifest) != set(known) or any(type(manifest[k]) is not t for k, t in known.items()):
@@ -193,11 +200,12 @@ def _parse_table(nfe: int, arrays: dict[str, Array], entry: object, space: str) 
     if not {"sigmas", "call_sigmas"} <= set(arrays):
         raise ValueError(f"its tensors of NFE {nfe} are incomplete")
     sigmas, calls = arrays.pop("sigmas"), arrays.pop("call_sigmas")
+    guidance = arrays.pop("guidance", None)
     family, order, form = (entry[key] for key in _TABLE_KEYS)
     types = [type(value) for value in (family, order, form)]
     if types != [str, int, str] or type(entry["ending"]) not in (int, float):
         raise ValueError(f"its description of NFE {nfe} has a value of the wrong type")
-    table = SolverTable(family, order, form, space, sigmas, calls, arrays)
+    table = SolverTable(family, order, form, space, sigmas, calls, arrays, guidance)
     if table.nfe != nfe or table.ending != entry["ending"]:
         raise ValueError(f"its tensors of NFE {nfe} contradict their description")
     return table
@@ -215,6 +223,8 @@ def parse_solver(data: bytes) -> SolverPack:
     }
     check_metadata(manifest["about"])
     pack = SolverPack(tables, manifest["about"])
+    if manifest["format"] != _format(pack):
+        raise ValueError("its format number contradicts its tensors")
     if manifest["sha256"] != pack.digest:
         raise ValueError("its contents do not match its hash. The file is damaged: get a new copy")
     return pack

@@ -3,6 +3,7 @@
 A table holds phi of the paper's table:solver-types and the times that go with it:
     sigmas       [steps + 1]  nodes of the update, strictly decreasing; the last is the ending
     call_sigmas  [nfe]        noise levels passed to the network (the paper's decoupled steps)
+    guidance     [nfe]        optional: call j is made at a guidance scale of 1 + m_j (cfg - 1)
     coefficients per family, with step i going from node i-1 to node i (rows count from 0 here):
         lms  b [steps, order]             b[i, j] weighs f of call i - j
         pc   b as lms, a [steps - 1, order + 1]   a[i, j] weighs f of call i + 1 - j in correcting
@@ -57,8 +58,9 @@ def _frozen(name: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> Array:
     return array
 
 
-def _check_times(table: "SolverTable") -> None:
-    """Raise TableError unless nodes decrease, stay within the space and no call is at sigma 0."""
+def _check_values(table: "SolverTable") -> None:
+    """Raise TableError for nodes that do not decrease or leave the space, a call at sigma 0, or a
+    negative multiplier of guidance."""
     sigmas, calls = table.sigmas, table.call_sigmas
     if not (np.diff(sigmas) < 0).all():
         raise TableError("sigmas must be strictly decreasing.")
@@ -66,6 +68,8 @@ def _check_times(table: "SolverTable") -> None:
         raise TableError("sigmas must be >= 0.")
     if not (calls > 0).all():
         raise TableError("call_sigmas must be > 0: a model cannot be called at sigma 0.")
+    if table.guidance is not None and (table.guidance < 0).any():
+        raise TableError("guidance must be >= 0.")
     if table.space == "flow" and max(sigmas[0], calls.max()) > 1:
         raise TableError("sigmas of a flow model must be <= 1.")
     if table.form == "noise" and table.space == "flow" and sigmas[0] == 1:
@@ -127,6 +131,7 @@ class SolverTable:
     sigmas: Array
     call_sigmas: Array
     coefficients: Mapping[str, Array] = field(repr=False)
+    guidance: Array | None = None
     digest: str = field(init=False, repr=False)
     """SHA-256 of the whole table."""
 
@@ -150,12 +155,14 @@ class SolverTable:
         put = object.__setattr__
         put(self, "sigmas", _frozen("sigmas", self.sigmas, points))
         put(self, "call_sigmas", _frozen("call_sigmas", self.call_sigmas, calls))
+        if self.guidance is not None:
+            put(self, "guidance", _frozen("guidance", self.guidance, calls))
         arrays = {k: _frozen(k, self.coefficients[k], masks[k].shape) for k in sorted(masks)}
         put(self, "coefficients", MappingProxyType(arrays))
         for name, mask in masks.items():
             if arrays[name][~mask].any():
                 raise TableError(f"{name} has a weight on an evaluation that does not exist yet.")
-        _check_times(self)
+        _check_values(self)
         put(self, "digest", self._digest())
 
     def _digest(self) -> str:
@@ -166,8 +173,10 @@ class SolverTable:
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """All arrays by name: sigmas, call_sigmas, then the coefficients."""
-        return {"sigmas": self.sigmas, "call_sigmas": self.call_sigmas, **self.coefficients}
+        """All arrays by name: sigmas, call_sigmas, guidance if there is any, the coefficients."""
+        guidance = {} if self.guidance is None else {"guidance": self.guidance}
+        times = {"sigmas": self.sigmas, "call_sigmas": self.call_sigmas}
+        return {**times, **guidance, **self.coefficients}
 
     @property
     def masks(self) -> dict[str, Mask]:
@@ -193,11 +202,17 @@ class SolverTable:
         """The last node: 0, or the sigma at which the run stops."""
         return float(self.sigmas[-1])
 
-    def replace(self, **arrays: npt.ArrayLike) -> "SolverTable":
-        """Return the same solver with some arrays replaced, validated again."""
+    def replace(self, **arrays: npt.ArrayLike | None) -> "SolverTable":
+        """Return the same solver with some arrays replaced, validated again.
+
+        `guidance=None` removes the multipliers.
+        """
         merged: dict[str, Any] = {**self.arrays, **arrays}
-        sigmas, calls = merged.pop("sigmas"), merged.pop("call_sigmas")
-        return SolverTable(self.family, self.order, self.form, self.space, sigmas, calls, merged)
+        times, guidance = (merged.pop("sigmas"), merged.pop("call_sigmas")), None
+        if "guidance" in merged:
+            guidance = merged.pop("guidance")
+        kind = self.family, self.order, self.form, self.space
+        return SolverTable(*kind, *times, merged, guidance)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SolverTable) and self.digest == other.digest
@@ -243,6 +258,11 @@ class SolverPack:
     @property
     def nfes(self) -> tuple[int, ...]:
         return tuple(self.tables)
+
+    @property
+    def sets_guidance(self) -> bool:
+        """Does any table set the guidance of its calls?"""
+        return any(table.guidance is not None for table in self.tables.values())
 
     @property
     def space(self) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from s4s_core.errors import ConfigError, S4SError
-from s4s_core.names import DEFAULT_METHOD, EFFORTS, METHODS, solver_parts, solver_steps
-from s4s_core.training.settings import Settings, without_removed
+from s4s_core.names import AUTO, DEFAULT_METHOD, EFFORTS, METHODS, solver_parts, solver_steps
+from s4s_core.training.settings import Settings, upgraded
 
 from . import toml
 from .models import ModelChoice
@@ -47,7 +47,7 @@ class TrainConfig:
     effort: str = "normal"
     budget: int = 0
     method: str = DEFAULT_METHOD
-    objective: str = "l2"
+    objective: str = AUTO
     teacher: str = "auto"
     seed: int = 0
     options: dict[str, Any] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         self._check_types()
         object.__setattr__(self, "nfes", tuple(sorted(set(self.nfes))))
-        object.__setattr__(self, "options", dict(sorted(without_removed(self.options).items())))
+        object.__setattr__(self, "options", dict(sorted(upgraded(self.options).items())))
         self._check_values()
         self._check_text()
         self._check_options()

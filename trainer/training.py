@@ -11,7 +11,7 @@ from s4s_core.app.plan import CallPlan
 from s4s_core.candidates import named_solver
 from s4s_core.errors import ObjectiveError
 from s4s_core.schedules.gits import CALLS as GITS_CALLS
-from s4s_core.teacher import TEACHER_NFE, default_teacher
+from s4s_core.teacher import TEACHER_NFE, choice_calls
 from s4s_core.training.fit import Result
 from s4s_core.training.task import Event
 
@@ -26,12 +26,8 @@ def train(
     callback: Callable[[Event], None] | None = None,
     state: str | os.PathLike[str] | None = None,
     cache: str | os.PathLike[str] | None = None,
-    teacher: SolverTable | None = None,
 ) -> Result:
-    """Run fit with a config; `callback`, `state` and `cache` are fit's.
-
-    teacher: what `named_teacher` returns, if the caller needs it too (GITS measures the model).
-    """
+    """Run fit with a config; `callback`, `state` and `cache` are fit's."""
     return fit(
         model,
         config.nfes,
@@ -39,7 +35,7 @@ def train(
         config.seed,
         config.calls,
         callback,
-        teacher=teacher or named_teacher(config, model),
+        teacher=named_teacher(config, model),
         decode=decoder_for(config, model),
         objective=config.objective,
         state=state,
@@ -67,19 +63,17 @@ def decoder_for(
     return decode
 
 
-def named_teacher(config: TrainConfig, model: TrainerModel) -> SolverTable:
-    """Return the teacher that a config names."""
+def named_teacher(config: TrainConfig, model: TrainerModel) -> SolverTable | int:
+    """Return the teacher that a config names, or the number of calls of one to be chosen."""
     parts, ending = teacher_parts(config.teacher), config.settings().ending
-    if parts is None:
-        return default_teacher(model, ending=ending)
-    return named_solver(model, *parts, ending).table
+    return TEACHER_NFE if parts is None else named_solver(model, *parts, ending).table
 
 
 def call_plan(config: TrainConfig) -> CallPlan:
     """Return the model calls that training with a config will make."""
     parts = teacher_parts(config.teacher)
     if parts is None:
-        return CallPlan(config.settings(), TEACHER_NFE)
+        return CallPlan(config.settings(), TEACHER_NFE, choice_calls())
     setup = GITS_CALLS if parts[0].endswith(":gits") else 0
     return CallPlan(config.settings(), parts[1], setup)
 

@@ -18,7 +18,7 @@ class CallPlan:
     """
 
     def __init__(self, settings: Settings, teacher_nfe: int, teacher_setup: int = 0) -> None:
-        nfes = settings.nfes
+        nfes, self.order = settings.nfes, settings.training_order
         pairs = settings.samples + settings.validation + settings.held_out
         self.teacher_nfe, self.teacher_setup = teacher_nfe, teacher_setup
         self.teacher = teacher_setup + pairs * teacher_nfe
@@ -47,9 +47,8 @@ class CallPlan:
             return (self.teacher_setup + drawn) / self.total
         assert event.nfe is not None
         calls = self.teacher + self.before[event.nfe] + event.done * self.fitting[event.nfe]
-        for nfe in self.fitting:
-            if nfe < event.nfe:
-                calls += self.before[nfe] + self.fitting[nfe] + self.after[nfe]
+        for nfe in self.order[: self.order.index(event.nfe)]:
+            calls += self.before[nfe] + self.fitting[nfe] + self.after[nfe]
         return min(1.0, calls / self.total)
 
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..atomic import StrPath
 from ..errors import ModelError
-from ..model import Condition, Model
+from ..model import Condition, Model, guided_scale
 from ..spaces import DiscreteTimes, alpha
 from .network import SIGMA_RANGE, EmojiNet
 
@@ -48,8 +48,9 @@ class DemoModel:
     """The emoji network as an `s4s_core.Model`.
 
     `cfg` is the guidance scale: with 1, a call evaluates the network once; otherwise it evaluates
-    the conditional and the unconditional prediction in one doubled batch. A condition is an int64
-    tensor [batch] of indices into `classes` (or `null`, the class for no condition).
+    the conditional and the unconditional prediction in one doubled batch. Multipliers of guidance
+    that are all 0 save the unconditional half. A condition is an int64 tensor [batch] of indices
+    into `classes` (or `null`, the class for no condition).
     """
 
     shape = (3, 32, 32)
@@ -71,8 +72,16 @@ class DemoModel:
         if times is not None:
             self.sigma_min, self.sigma_max = times.sigma_min, times.sigma_max
 
+    @property
+    def takes_guidance(self) -> bool:
+        return self.cfg != 1
+
     def denoise(
-        self, x: torch.Tensor, sigma: torch.Tensor, cond: Condition | None = None
+        self,
+        x: torch.Tensor,
+        sigma: torch.Tensor,
+        cond: Condition | None = None,
+        guidance: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Predict x0 from x [batch, 3, 32, 32] at noise level sigma [batch], in x's dtype."""
         point = x.float()
@@ -81,12 +90,13 @@ class DemoModel:
             sigma = self.times.sigma(self.times.time(sigma))
         sigma = sigma.float().to(x.device)
         labels = self._labels(cond, x)
-        if cond is None or self.cfg == 1:
+        scale = self._scale(guidance)
+        if cond is None or bool((scale == 1).all()):
             return self._predict(point, sigma, labels).to(x.dtype)
         labels = torch.cat([labels, torch.full_like(labels, self.null)])
         both = self._predict(point.repeat(2, 1, 1, 1), sigma.repeat(2), labels)
         guided, free = both.chunk(2)
-        return torch.lerp(free, guided, self.cfg).to(x.dtype)
+        return torch.lerp(free, guided, scale.to(free)).to(x.dtype)
 
     def conditions(self, batch: int, generator: torch.Generator) -> torch.Tensor:
         """Draw class ids uniformly, int64 [batch]."""
@@ -101,6 +111,13 @@ class DemoModel:
         if cond is None:
             return torch.full((len(x),), self.null, dtype=torch.long, device=x.device)
         return torch.as_tensor(cond, dtype=torch.long, device=x.device).expand(len(x))
+
+    def _scale(self, guidance: torch.Tensor | None) -> torch.Tensor:
+        """Return the guidance scale of each row, or one scale for all."""
+        cfg = torch.tensor(self.cfg, dtype=torch.float64)
+        if guidance is None:
+            return cfg
+        return guided_scale(cfg, guidance.double().cpu()).reshape(-1, 1, 1, 1)
 
     def _predict(self, x: torch.Tensor, sigma: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         scale = 1.0 if self.space == "ve" else alpha(self.space, sigma)

@@ -21,7 +21,9 @@ from typing import Any, cast
 
 import torch
 
+from ..candidates import Candidate
 from ..errors import TrainingDiverged
+from ..model import takes_guidance
 from ..objectives import SumOfSquares
 from ..spaces import as_float64
 from ..table import SolverTable
@@ -122,17 +124,27 @@ GAUSS_NEWTON = GaussNewton("gauss-newton")
 
 
 def distinct(starts: Sequence[Start], count: int) -> list[Start]:
-    """Return the best `count` starts, no two with the same form and schedule."""
+    """Return the best `count` classical starts, no two with the same form and schedule, and all
+    others."""
     chosen: dict[tuple[str, str], Start] = {}
     for start in starts:
-        chosen.setdefault((start.table.form, start.schedule), start)
-    return list(chosen.values())[:count]
+        if isinstance(start, Candidate):
+            chosen.setdefault((start.table.form, start.schedule), start)
+    others = [start for start in starts if not isinstance(start, Candidate)]
+    return [*list(chosen.values())[:count], *others]
 
 
 def _parameters(task: Task, start: Start, settings: Settings) -> Parameters:
     limits = float(task.model.sigma_min), float(task.model.sigma_max)
-    free = settings.coefficients, settings.times, settings.fixed, settings.consistent
-    return Parameters.of(as_multistep(start.table), limits, *free)
+    return Parameters.of(
+        as_multistep(start.table),
+        limits,
+        coefficients=settings.coefficients,
+        times=settings.times,
+        fixed=settings.fixed,
+        consistent=settings.consistent,
+        guidance=settings.guidance and takes_guidance(task.model),
+    )
 
 
 def _scale(task: Task, starts: list[Start]) -> float:
@@ -195,8 +207,13 @@ def normal_equations(task: Task, columns: Columns, pairs: Pairs) -> Normal:
     embed = cast(SumOfSquares, task.objective).embed
 
     def accumulate(part: Pairs) -> tuple[torch.Tensor, ...]:
-        def denoise(x: torch.Tensor, sigma: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-            return task.denoise(x, sigma, part.cond, rows)
+        def denoise(
+            x: torch.Tensor,
+            sigma: torch.Tensor,
+            guidance: torch.Tensor | None,
+            rows: torch.Tensor,
+        ) -> torch.Tensor:
+            return task.denoise(x, sigma, part.cond, guidance, rows)
 
         features, jacobian = columns.compute(denoise, part, task.batcher.batch, embed)
         residual = features - embed(part.target)

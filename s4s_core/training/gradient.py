@@ -7,7 +7,7 @@ Where the paper is silent the settings are LD3's.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..candidates import Candidate
 from ..errors import TableError, TrainingError
-from ..model import Condition, Model
+from ..model import BoundDenoiser, Condition, Model, takes_guidance
 from ..spaces import as_float64
 from ..table import SolverTable
 from ..teacher import Pairs
@@ -80,6 +80,7 @@ class GradientMethod(Method):
             settings.fixed,
             settings.consistent,
             self._recomputed(start, settings.follow),
+            settings.guidance and takes_guidance(task.model),
         )
         saved = state.method.setdefault("descent", {"seed": settings.seed})
         descent = Descent(
@@ -116,8 +117,8 @@ class GradientMethod(Method):
 
 S4S = GradientMethod("s4s", [("phi",)])
 LD3 = GradientMethod("ld3", [("xi", "offsets")], recompute=True)
-JOINT = GradientMethod("joint", [("phi", "xi", "offsets")])
-S4S_ALT = GradientMethod("s4s-alt", [("xi", "offsets"), ("phi",)] * ROUNDS)
+JOINT = GradientMethod("joint", [("phi", "xi", "offsets", "guidance")])
+S4S_ALT = GradientMethod("s4s-alt", [("xi", "offsets"), ("phi", "guidance")] * ROUNDS)
 
 
 def radius(model: Model, nfe: int, count: int) -> float:
@@ -131,13 +132,19 @@ def radius(model: Model, nfe: int, count: int) -> float:
 def optimisers(
     student: Student, nfe: int, rate: float, latent: bool
 ) -> dict[str, torch.optim.Optimizer]:
-    """Return one optimiser per leaf: Adam for coefficients, LD3's RMSprop and SGD for times."""
+    """Return one optimiser per leaf: Adam for coefficients and guidance, LD3's RMSprop and SGD for
+    times."""
     phi, xi, offsets = (student.leaves[name] for name in ("phi", "xi", "offsets"))
-    return {
+    found: dict[str, torch.optim.Optimizer] = {
         "phi": torch.optim.Adam([phi], lr=rate, betas=(0.9, 0.99)),
         "xi": torch.optim.RMSprop([xi], lr=rate, momentum=0.9),
         "offsets": torch.optim.SGD([offsets], lr=(0.001 if latent else 0.1) / nfe),
     }
+    if "guidance" in student.leaves:
+        found["guidance"] = torch.optim.Adam(
+            [student.leaves["guidance"]], lr=rate, betas=(0.9, 0.99)
+        )
+    return found
 
 
 def _root_mean(errors: torch.Tensor) -> float:
@@ -161,7 +168,8 @@ class Descent:
         rematerialise: bool = True,
         autocast: bool = False,
     ) -> None:
-        self.task, self.student, self.phases, self.state = task, student, phases, state
+        self.task, self.student, self.state = task, student, state
+        self.phases = [tuple(n for n in phase if n in student.leaves) for phase in phases]
         self.epochs, self.batch, self.autocast = epochs, batch, autocast
         self.rematerialise = rematerialise
         self.moves_times = any("offsets" in phase for phase in self.phases)
@@ -354,20 +362,20 @@ class Descent:
                 leaf.grad = grad if leaf.grad is None else leaf.grad + grad
         return as_float64(losses.detach()), pull
 
-    def _denoiser(
-        self, cond: Condition | None
-    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def _denoiser(self, cond: Condition | None) -> BoundDenoiser:
         """Return the model for training: rematerialised, and in mixed precision on CUDA if set."""
 
-        def call(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        def call(
+            x: torch.Tensor, sigma: torch.Tensor, guidance: torch.Tensor | None
+        ) -> torch.Tensor:
             if not self.autocast or x.device.type != "cuda":
-                return self.task.meter(x, sigma, cond)
+                return self.task.meter(x, sigma, cond, guidance)
             with torch.autocast("cuda", dtype=torch.bfloat16):
-                return self.task.meter(x, sigma, cond).to(x.dtype)
+                return self.task.meter(x, sigma, cond, guidance).to(x.dtype)
 
         if not self.rematerialise:
             return call
-        return lambda x, sigma: checkpoint(call, x, sigma, use_reentrant=False)
+        return lambda x, sigma, guidance: checkpoint(call, x, sigma, guidance, use_reentrant=False)
 
     def _pulled(
         self, moved: torch.Tensor, noise: torch.Tensor, pulls: torch.Tensor

@@ -19,8 +19,8 @@ from ..sampling import Cursor, advance, run
 from ..teacher import Pairs
 from .parameters import Parameters
 
-Denoise = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""denoise(x, sigma, rows); `rows` are the indices of the pairs that the rows of x belong to."""
+Denoise = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], torch.Tensor]
+"""denoise(x, sigma, guidance, rows); `rows` are the indices of the pairs of the rows of x."""
 Embed = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -42,7 +42,8 @@ def entry_point(base: Program, other: Program) -> Entry | None:
     """Return the first place where two programs in floats differ; None if they are equal."""
     for call in range(base.nfe):
         scales = [p.data_scales and p.data_scales[call] for p in (base, other)]
-        if base.sigmas[call] != other.sigmas[call] or scales[0] != scales[1]:
+        told = [p.guidance is not None and float(p.guidance[call]) for p in (base, other)]
+        if base.sigmas[call] != other.sigmas[call] or scales[0] != scales[1] or told[0] != told[1]:
             return Entry(call, True)
         if base.moves[call] != other.moves[call]:
             return Entry(call, False)
@@ -58,7 +59,14 @@ def expand_rows(program: Program, count: int) -> Program:
     scales = program.data_scales
     moves = [Move(repeat(m.scale), repeat(m.weights), m.accept) for m in program.moves]
     scales = None if scales is None else repeat(scales)
-    return replace(program, sigmas=repeat(program.sigmas), data_scales=scales, moves=tuple(moves))
+    guidance = None if program.guidance is None else repeat(program.guidance)
+    return replace(
+        program,
+        sigmas=repeat(program.sigmas),
+        data_scales=scales,
+        moves=tuple(moves),
+        guidance=guidance,
+    )
 
 
 def _tile(cursor: Cursor, rows: int) -> Cursor:
@@ -111,7 +119,7 @@ class Columns:
         program = self.parameters.program(self.theta)
         trace: list[tuple[Cursor, Cursor]] = []
         start = Cursor(pairs.x, pairs.x)
-        end = run(program, lambda x, s: denoise(x, s, rows), start, trace=trace)
+        end = run(program, lambda x, s, g: denoise(x, s, g, rows), start, trace=trace)
         features = embed(end.point)
         columns = features.new_zeros(self.parameters.count, *features.shape)
         at_once = max(1, batch // size)
@@ -142,7 +150,7 @@ class Columns:
         first = entry.call
         if not entry.before:
             cursor, first = advance(program, first, cursor), first + 1
-        result = run(program, lambda x, s: denoise(x, s, rows), cursor, first).point
+        result = run(program, lambda x, s, g: denoise(x, s, g, rows), cursor, first).point
         features = embed(result)
         return features.reshape(len(members), size, *features.shape[1:])
 

@@ -3,11 +3,15 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from ..candidates import Candidate
+from ..classical import classical_table
 from ..errors import TrainingError
+from ..model import Model
 from ..names import METHODS, check_name, load
+from ..slicing import lay_nodes
 from ..table import SolverTable
 from .settings import Settings
 from .state import NfeState
@@ -16,7 +20,10 @@ from .task import Task
 
 @dataclass(frozen=True)
 class GivenStart:
-    """A start that the caller passed as a table."""
+    """A start that is no classical solver on a schedule.
+
+    The caller passed it as a table, or it has the learned nodes of another NFE.
+    """
 
     table: SolverTable
     schedule: str = "given"
@@ -24,6 +31,19 @@ class GivenStart:
 
 
 Start = Candidate | GivenStart
+
+
+def neighbour_start(model: Model, learned: SolverTable, solver: Candidate, nfe: int) -> GivenStart:
+    """Return a start of `nfe` calls with nodes laid as learned ones lie, and guidance likewise.
+
+    Its weights are the classical ones of `solver` on these nodes.
+    """
+    table = classical_table(solver.solver, lay_nodes(learned, nfe), solver.order, model.space)
+    if learned.guidance is not None:
+        places = np.linspace(0, 1, nfe), np.linspace(0, 1, learned.nfe)
+        table = table.replace(guidance=np.interp(*places, learned.guidance))
+    label = f"{solver.solver} {solver.order}, learned nodes of {learned.nfe} steps"
+    return GivenStart(table, f"learned {learned.nfe}", label)
 
 
 class Method(ABC):

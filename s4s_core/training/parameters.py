@@ -1,13 +1,16 @@
 """The free numbers of a table as one vector, and the table's arrays as functions of it.
 
 Coefficients are base + basis @ phi: the basis is the identity on the entries that exist (time
-dependent, the paper's default), ties the rows of full order together ("fixed"), or keeps the sum of
-each row ("consistent").
+dependent, the paper's default), or ties the rows of full order together ("fixed"). `consistent`
+keeps the sum of the weights of the last step, or of all steps: a last step whose weights sum to one
+removes just the noise that is there, so it leaves no grain.
 
 Times move in lambda = log(alpha / sigma), with both ends fixed: one shift per inner node, which the
 node's call follows, and one more shift per call (the decoupled steps of app:time-param-decouple).
 Where A of a step is one (noise form in the ve space, velocity), a node enters only through its
 factor B, which the free coefficients absorb: there a node and its call share one parameter.
+
+Guidance multipliers move freely and are clipped at 0.
 """
 
 from collections.abc import Iterator
@@ -17,13 +20,14 @@ from typing import cast
 import numpy as np
 import torch
 
+from ..names import ALL_STEPS, FREE, LAST_STEP
 from ..program import Program, lower
 from ..spaces import log_snr, sigma_of_log_snr, step_factors
 from ..table import SolverTable
 
 
 def coefficient_basis(
-    table: SolverTable, fixed: bool = False, consistent: bool = False
+    table: SolverTable, fixed: bool = False, consistent: str = FREE
 ) -> torch.Tensor:
     """Return the directions in which coefficients may move, [all coefficients, parameters]."""
     masks = table.masks
@@ -37,23 +41,29 @@ def coefficient_basis(
     for name, index in blocks.items():
         rows = index.reshape(-1, masks[name].shape[-1])
         keep = masks[name].reshape(rows.shape)
-        columns += _directions(rows, keep, total, fixed, consistent)
+        whole = np.full(len(rows), consistent == ALL_STEPS)
+        if name == "b":  # the last row of b makes the last step; `fixed` ties it to others
+            whole[-1] |= consistent == LAST_STEP and not fixed
+        columns += _directions(rows, keep, total, fixed, whole)
     return torch.from_numpy(np.array(columns).reshape(-1, total).T.copy())
 
 
 def _directions(
-    rows: np.ndarray, keep: np.ndarray, total: int, fixed: bool, consistent: bool
+    rows: np.ndarray, keep: np.ndarray, total: int, fixed: bool, consistent: np.ndarray
 ) -> Iterator[np.ndarray]:
-    """Yield the directions of one array; with `fixed`, rows with the same mask move together."""
-    groups: dict[bytes | int, list[np.ndarray]] = {}
+    """Yield the directions of one array; with `fixed`, rows with the same mask move together.
+
+    `consistent` [rows]: keep the sum of the row.
+    """
+    groups: dict[tuple[bytes | int, bool], list[np.ndarray]] = {}
     for number, mask in enumerate(keep):
         if mask.any():
             key = mask.tobytes() if fixed else number
-            groups.setdefault(key, []).append(rows[number][mask])
-    for members in groups.values():
+            groups.setdefault((key, bool(consistent[number])), []).append(rows[number][mask])
+    for (_, keeps_sum), members in groups.items():
         width = len(members[0])
         local = np.eye(width)
-        if consistent:
+        if keeps_sum:
             local = np.linalg.svd(np.ones((1, width)))[2][1:].T
         for direction in local.T:
             column = np.zeros(total)
@@ -73,6 +83,7 @@ class Parameters:
     basis: torch.Tensor
     nodes: torch.Tensor
     calls: torch.Tensor
+    guided: torch.Tensor
     limits: tuple[float, float]
 
     @classmethod
@@ -83,9 +94,10 @@ class Parameters:
         coefficients: bool = True,
         times: bool = True,
         fixed: bool = False,
-        consistent: bool = False,
+        consistent: str = FREE,
+        guidance: bool = False,
     ) -> "Parameters":
-        """Make the parameters of a table, with or without its coefficients and its times."""
+        """Make the parameters of a table: its coefficients, times and guidance, as asked for."""
         total = sum(array.size for array in table.coefficients.values())
         basis = torch.zeros(total, 0, dtype=torch.float64)
         if coefficients:
@@ -93,20 +105,25 @@ class Parameters:
         steps, nfe, stride = table.steps, table.nfe, table.nfe_per_step
         inner = torch.arange(1, steps) if times else torch.arange(0)
         own = torch.tensor([n for n in range(1, nfe) if times and _is_free(table, n, stride)])
-        return cls(table, basis, inner, own.long(), limits)
+        guided = torch.arange(nfe if guidance else 0)
+        return cls(table, basis, inner, own.long(), guided, limits)
 
     @property
     def count(self) -> int:
-        return self.basis.shape[1] + len(self.nodes) + len(self.calls)
+        return sum(self.sizes)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The numbers of coefficients, node shifts, call shifts and multipliers in theta."""
+        return [self.basis.shape[1], len(self.nodes), len(self.calls), len(self.guided)]
 
     def split(self, theta: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Split theta into (phi, node shifts, call shifts)."""
-        sizes = [self.basis.shape[1], len(self.nodes), len(self.calls)]
-        return torch.split(theta, sizes, dim=-1)
+        """Split theta into (phi, node shifts, call shifts, shifts of multipliers)."""
+        return torch.split(theta, self.sizes, dim=-1)
 
     def arrays(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the table's arrays at theta [..., count], as float64 tensors; differentiable."""
-        phi, node_shift, call_shift = self.split(theta)
+        phi, node_shift, call_shift, guidance_shift = self.split(theta)
         lead = tuple(theta.shape[:-1])
         base = torch.cat([torch.tensor(a).flatten() for _, a in self._sorted()])
         flat = base + phi @ self.basis.T
@@ -114,7 +131,18 @@ class Parameters:
         out = {
             n: p.reshape(*lead, *a.shape) for (n, a), p in zip(self._sorted(), parts, strict=True)
         }
-        return self._times(lead, node_shift, call_shift) | out
+        return (
+            self._times(lead, node_shift, call_shift) | self._guidance(lead, guidance_shift) | out
+        )
+
+    def _guidance(self, lead: tuple[int, ...], shift: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the multipliers after their shifts, if the table has or learns any."""
+        known = self.table.guidance
+        if known is None and not len(self.guided):
+            return {}
+        base = torch.ones(self.table.nfe).double() if known is None else torch.tensor(known)
+        moved = base.expand(*lead, -1).index_add(-1, self.guided, shift)
+        return {"guidance": moved.clamp(min=0)}
 
     def _sorted(self) -> list[tuple[str, np.ndarray]]:
         return sorted(self.table.coefficients.items())
@@ -190,4 +218,5 @@ def as_multistep(table: SolverTable) -> SolverTable:
         table.sigmas,
         table.call_sigmas,
         {"b": b.numpy()},
+        table.guidance,
     )

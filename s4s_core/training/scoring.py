@@ -1,8 +1,11 @@
 """Scores on held-out noise, and the guard: a result is never worse than its starts."""
 
 import math
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
+from ..candidates import Candidate
 from ..errors import TrainingDiverged
 from ..table import SolverTable
 from ..teacher import Pairs
@@ -12,20 +15,33 @@ from .task import Task
 
 
 class Mark(NamedTuple):
-    """A table on some pairs: the trained loss, the RMSE, and the median pair's RMSE."""
+    """A table on some pairs: the trained loss, the RMSE, the median pair's RMSE, and the look.
+
+    `look` is the mean LPIPS where that is trained, and else the root mean square of the differences
+    of the RMS in frequency bands; 0 for results that are not pictures.
+    """
 
     loss: float
     rmse: float
     median: float
+    look: float
+
+
+LOST = Mark(math.inf, math.inf, math.inf, math.inf)
 
 
 def measure(task: Task, method: Method, table: SolverTable, pairs: Pairs) -> Mark:
     """Measure a table; everything is infinite if any of its results is not finite."""
-    distances, errors = task.scores(table, pairs)
+    distances, errors, looks = task.scores(table, pairs)
     if not bool((distances.isfinite() & errors.isfinite()).all()):
-        return Mark(math.inf, math.inf, math.inf)
-    loss = method.loss(distances, task)
-    return Mark(loss, float(errors.mean().sqrt()), float(errors.sqrt().median()))
+        return LOST
+    look = looks.mean() if task.objective.name.startswith("lpips") else looks.mean().sqrt()
+    return Mark(
+        method.loss(distances, task),
+        float(errors.mean().sqrt()),
+        float(errors.sqrt().median()),
+        float(look),
+    )
 
 
 def guard(
@@ -78,26 +94,52 @@ def _score(
         "median": result.median,
         "initial": initial if math.isfinite(initial) else None,
     }
+    if result.look:
+        scores["look"] = result.look
     if state.ranked is not None:
         scores |= _classical_scores(starts, marks)
-        if result.rmse > scores["classical"]:
-            state.add_log(_worse_rmse(task.nfe, scores))
+        state.add_log(*_worse(task.nfe, scores))
     state.scores = scores
 
 
 def _classical_scores(starts: list[Start], marks: list[Mark]) -> dict[str, float | str]:
-    """Return the scores of the classical solvers that a search found."""
-    first = min(range(len(starts)), key=lambda k: marks[k].rmse)
-    return {
-        "classical": marks[first].rmse,
-        "classical_median": min(mark.median for mark in marks),
-        "classical_name": starts[first].label,
+    """Return the best scores of the classical solvers that a search found, each on its own."""
+    known = {s.label: m for s, m in zip(starts, marks, strict=True) if isinstance(s, Candidate)}
+    first = min(known, key=lambda label: known[label].rmse)
+    scores: dict[str, float | str] = {
+        "classical": known[first].rmse,
+        "classical_median": min(mark.median for mark in known.values()),
+        "classical_name": first,
     }
+    look = min(mark.look for mark in known.values())
+    return scores | {"classical_look": look} if look else scores
 
 
-def _worse_rmse(nfe: int, scores: dict[str, Any]) -> str:
-    return (
-        f"NFE {nfe}: the RMSE on held-out noise ({scores['rmse']:.4g}) is worse than that of "
-        f"{scores['classical_name']} ({scores['classical']:.4g}), although the loss that was "
-        "trained is better."
-    )
+MEASURES = {
+    "rmse": ("RMSE", "classical"),
+    "median": ("median error", "classical_median"),
+    "look": ("look", "classical_look"),
+}
+"""What is scored: {key: (title, key of the best classical solver's)}."""
+
+
+def _worse(nfe: int, scores: dict[str, Any]) -> Iterator[str]:
+    """Yield a warning for every score that is worse than the best classical solver's."""
+    for ours, (title, theirs) in MEASURES.items():
+        if ours in scores and theirs in scores and scores[ours] > scores[theirs]:
+            yield (
+                f"NFE {nfe}: the {title} on held-out noise ({scores[ours]:.4g}) is worse than the "
+                f"best classical solver's ({scores[theirs]:.4g}), although the loss that was "
+                "trained is not."
+            )
+
+
+def not_falling(scores: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a warning for every NFE whose error is not below that of the NFE before it."""
+    known = sorted((int(nfe), float(each["rmse"])) for nfe, each in scores.items())
+    for (fewer, before), (nfe, error) in pairwise(known):
+        if error >= before:
+            yield (
+                f"NFE {nfe}: the error does not fall ({error:.4g}, at {fewer} NFE {before:.4g}): "
+                f"use {fewer} steps, or train again with another seed or more effort."
+            )

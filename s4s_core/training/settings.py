@@ -7,6 +7,8 @@ from typing import Any
 
 from ..errors import ObjectiveError, TrainingError
 from ..names import (
+    AUTO,
+    CONSISTENT,
     DEFAULT_METHOD,
     DOMAINS,
     METHODS,
@@ -20,10 +22,16 @@ from ..names import (
 REMOVED = {"central": False}
 """Options of earlier versions, with the only value that is still accepted (and ignored)."""
 
+VERSION_0_1 = {"objective": "l2", "consistent": "free", "guidance": False, "neighbours": False}
+"""What version 0.1 did where it was not told otherwise: runs that it began resume that way."""
 
-def without_removed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop options of earlier versions that change nothing."""
-    return {k: v for k, v in options.items() if k not in REMOVED or v != REMOVED[k]}
+
+def upgraded(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Rewrite options of earlier versions, and drop those that change nothing."""
+    known = {k: v for k, v in options.items() if k not in REMOVED or v != REMOVED[k]}
+    if isinstance(known.get("consistent"), bool):
+        known["consistent"] = "all" if known["consistent"] else "free"
+    return known
 
 
 @dataclass(frozen=True)
@@ -44,8 +52,8 @@ class Settings:
     """How many starts Gauss-Newton trains from."""
     ending: float = 0.0
     """The noise level at which solvers end."""
-    objective: str = "l2"
-    """A key of names.OBJECTIVES."""
+    objective: str = AUTO
+    """A key of names.OBJECTIVES; "auto" is look for pictures and latents, l2 for other data."""
     samples: int = 64
     """Training pairs."""
     validation: int = 32
@@ -60,8 +68,12 @@ class Settings:
     """May Gauss-Newton move the times?"""
     fixed: bool = False
     """Ablation: one set of coefficients for all steps."""
-    consistent: bool = False
-    """Keep the sum of the weights of each step."""
+    consistent: str = "last"
+    """Which steps' weights keep their sum: "last", so that no grain is left, "all" or "free"."""
+    guidance: bool = True
+    """May training set the guidance of each call, if the model can be told?"""
+    neighbours: bool = True
+    """May Gauss-Newton also start from the learned nodes of the nearest NFEs? (init = "auto")"""
     rate: float = 0.005
     """Learning rate of the gradient methods."""
     relax: float = 1.0
@@ -79,17 +91,20 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_name(METHODS, "method", self.method, TrainingError)
-        check_name(OBJECTIVES, "objective", self.objective, ObjectiveError)
+        if self.objective != AUTO:
+            check_name(OBJECTIVES, "objective", self.objective, ObjectiveError)
+        check_name(CONSISTENT, "value of consistent", self.consistent, TrainingError)
         check_name(DOMAINS, "time domain", self.domain, TrainingError)
         self._check_numbers()
         if self.init != "auto":
             solver, order, _ = solver_parts(self.init)
             for nfe in self.nfes:
                 solver_steps(solver, order, nfe, self.ending)
-        if self.entry.needs_squares and not OBJECTIVES[self.objective].squares:
+        known = OBJECTIVES.get(self.objective)
+        if self.entry.needs_squares and known is not None and not known.squares:
             raise TrainingError(
-                f"{self.method} cannot fit the objective '{self.objective}': use l2 or lpips, or a "
-                "gradient method such as s4s."
+                f"{self.method} cannot fit the objective '{self.objective}': use look, l2 or "
+                "lpips, or a gradient method such as s4s."
             )
         if self.follow and not self.entry.needs_gradient:
             raise TrainingError("follow works with the gradient methods only.")
@@ -119,6 +134,25 @@ class Settings:
         return METHODS[self.method]
 
     @property
+    def training_order(self) -> tuple[int, ...]:
+        """The NFEs in the order they are trained in.
+
+        With `neighbours`, both ends come first, then always the middle of the widest gap, so that
+        every other NFE can start from a learned one below it and one above it.
+        """
+        left = list(self.nfes)
+        if not self.neighbours or len(left) < 3:
+            return self.nfes
+        order = [left[0], left[-1]]
+        parts = [left[1:-1]]
+        while parts:
+            part = parts.pop(0)
+            middle = (len(part) - 1) // 2
+            order.append(part[middle])
+            parts += [rest for rest in (part[:middle], part[middle + 1 :]) if rest]
+        return tuple(order)
+
+    @property
     def limit(self) -> int | None:
         """The budget, or the method's default."""
         return self.budget or self.entry.default_budget
@@ -126,7 +160,7 @@ class Settings:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Settings":
         """Make settings from keyword arguments; raise TrainingError for an unknown one."""
-        options = without_removed(options)
+        options = upgraded(options)
         unknown = sorted(set(options) - set(cls.__dataclass_fields__))
         if unknown:
             raise TrainingError(f"There is no training option '{unknown[0]}'.")

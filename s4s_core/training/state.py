@@ -21,8 +21,9 @@ from ..atomic import sweep, write_atomic
 from ..errors import TrainingError
 from ..lock import Lock
 from ..table import canonical_json
-from .settings import without_removed
+from .settings import VERSION_0_1, upgraded
 
+STATE_VERSION = 3
 _MARK = "$tensor"
 StrPath = str | os.PathLike[str]
 History = list[list[float]]
@@ -71,13 +72,17 @@ class NfeState:
 
 @dataclass
 class RunState:
-    """Everything that a run needs to resume. `calls` is None until the pairs are drawn."""
+    """Everything that a run needs to resume. `calls` is None until the pairs are drawn.
+
+    teacher: [solver, order] of the teacher that the run chose, if it was to choose one.
+    """
 
     identity: dict[str, Any]
     seed: int
     calls: int | None = None
     nfes: dict[str, NfeState] = field(default_factory=dict)
     costs: Any = None
+    teacher: list[Any] | None = None
 
     @classmethod
     def open(cls, path: StrPath | None, identity: dict[str, Any], seed: int) -> "RunState":
@@ -90,19 +95,30 @@ class RunState:
                 f"{path} belongs to a run with other settings. Delete it to start over."
             )
         nfes = {nfe: NfeState.of(part) for nfe, part in plain["nfes"].items()}
-        return cls(identity, plain["seed"], plain["calls"], nfes, plain.get("costs"))
+        more = plain.get("costs"), plain.get("teacher")
+        return cls(identity, plain["seed"], plain["calls"], nfes, *more)
 
     def plain(self) -> dict[str, Any]:
         """Return the state as nested dicts."""
         nfes = {nfe: part.plain() for nfe, part in self.nfes.items()}
         state = {"identity": self.identity, "seed": self.seed, "calls": self.calls, "nfes": nfes}
-        return state if self.costs is None else state | {"costs": self.costs}
+        known = {"costs": self.costs, "teacher": self.teacher}
+        return state | {name: value for name, value in known.items() if value is not None}
 
 
 def _current_identity(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return the identity of a saved run without settings that no longer exist."""
+    """Return the identity of a saved run, as this version writes it."""
     identity: dict[str, Any] = plain.get("identity", {})
-    return identity | {"settings": without_removed(identity.get("settings", {}))}
+    settings = upgraded(identity.get("settings", {}))
+    if identity.get("version") == 2:
+        return identity | {"version": STATE_VERSION, "settings": VERSION_0_1 | settings}
+    return identity | {"settings": settings}
+
+
+def is_from_version_0_1(path: StrPath | None) -> bool:
+    """Is there a saved run at `path` that version 0.1 began?"""
+    plain = None if path is None else read_state(path)
+    return plain is not None and plain.get("identity", {}).get("version") == 2
 
 
 def _strip(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:

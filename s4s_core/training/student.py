@@ -8,15 +8,15 @@ to the range. Both ends are fixed: the first node and call, and the last node, w
 (spaced, as in a schedule, as if it were sigma_min if the ending is 0).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from ..classical import classical_recipe
 from ..errors import TrainingError
-from ..model import Model
-from ..names import DOMAINS, check_name
+from ..model import BoundDenoiser, Model
+from ..names import DOMAINS, FREE, check_name
 from ..program import lower
 from ..sampling import Cursor, run
 from ..schedules.closed import finite
@@ -94,7 +94,7 @@ class Times:
 
 
 class Student:
-    """Coefficients base + basis @ phi; times from xi and the offsets of the calls.
+    """Coefficients base + basis @ phi; times from xi and the offsets of the calls; guidance.
 
     With `recompute`, a (solver, order), the base is that solver's coefficients at the current
     nodes, as in LD3; without, it is the coefficients of the table.
@@ -106,8 +106,9 @@ class Student:
         table: SolverTable,
         domain: str = "logsnr",
         fixed: bool = False,
-        consistent: bool = False,
+        consistent: str = FREE,
         recompute: tuple[str, int] | None = None,
+        guidance: bool = False,
     ) -> None:
         self.table, self.recompute = table, recompute
         self.times = Times(model, table, domain)
@@ -117,6 +118,10 @@ class Student:
             "xi": self.times.initial.clone(),
             "offsets": self.times.offsets.clone(),
         }
+        if guidance:
+            self.leaves["guidance"] = torch.ones(table.nfe, dtype=torch.float64)
+            if table.guidance is not None:
+                self.leaves["guidance"] = torch.tensor(table.guidance)
         for leaf in self.leaves.values():
             leaf.requires_grad_()
 
@@ -130,6 +135,10 @@ class Student:
         if move_times:
             nodes, calls = self.times.arrays(leaves["xi"], leaves["offsets"])
         out = {"sigmas": nodes, "call_sigmas": calls}
+        if "guidance" in leaves:
+            out["guidance"] = leaves["guidance"].clamp(min=0)
+        elif table.guidance is not None:
+            out["guidance"] = torch.tensor(table.guidance)
         named = self._base(nodes)
         base = torch.cat([array.flatten() for array in named.values()])
         sizes = [array.numel() for array in named.values()]
@@ -148,7 +157,7 @@ class Student:
 
     def result(
         self,
-        denoise: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        denoise: BoundDenoiser,
         x: torch.Tensor,
         move_times: bool = True,
     ) -> torch.Tensor:

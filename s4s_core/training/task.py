@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 
 from ..errors import ModelError, TrainingCancelled, TrainingDiverged
-from ..model import Condition, Denoiser, Model
-from ..objectives import Objective
+from ..model import Condition, Model, optional
+from ..objectives import Objective, band_features, makes_pictures
 from ..sampling import sample
 from ..spaces import as_float64
 from ..table import SolverTable
@@ -25,7 +25,8 @@ class Event(NamedTuple):
 
     Phases are "teacher" (its steps are pairs), "gauss-newton", and the names of what a gradient
     phase learns. `total` is the largest number of steps that the phase takes, `done` the share (0
-    to 1) of the model calls planned for this NFE, `table` the best table so far.
+    to 1) of the model calls planned for this NFE, `table` the best table so far (in the phase
+    "teacher" the teacher's, if it is a table).
     """
 
     phase: str
@@ -49,18 +50,26 @@ class Meter:
     """
 
     def __init__(
-        self, denoise: Denoiser, cancelled: Callable[[], object] | None = None, calls: int = 0
+        self,
+        denoise: Callable[..., torch.Tensor],
+        cancelled: Callable[[], object] | None = None,
+        calls: int = 0,
     ) -> None:
         self._denoise, self._cancelled = denoise, cancelled
         self.calls = calls
 
     def __call__(
-        self, x: torch.Tensor, sigma: torch.Tensor, cond: Condition | None = None, /
+        self,
+        x: torch.Tensor,
+        sigma: torch.Tensor,
+        cond: Condition | None = None,
+        guidance: torch.Tensor | None = None,
+        /,
     ) -> torch.Tensor:
         if self._cancelled is not None and self._cancelled():
             raise TrainingCancelled("Training was cancelled. Start it again to resume.")
         self.calls += x.shape[0]
-        return self._denoise(x, sigma) if cond is None else self._denoise(x, sigma, cond)
+        return self._denoise(x, sigma, *optional(cond, guidance))
 
 
 class NotFinite(ArithmeticError):
@@ -95,10 +104,15 @@ class Task:
         self.best: tuple[float, SolverTable | None] = math.inf, None
 
     def denoise(
-        self, x: torch.Tensor, sigma: torch.Tensor, cond: Condition | None, rows: torch.Tensor
+        self,
+        x: torch.Tensor,
+        sigma: torch.Tensor,
+        cond: Condition | None,
+        guidance: torch.Tensor | None,
+        rows: torch.Tensor,
     ) -> torch.Tensor:
         """Call the metered model on rows of a batch with conditions `cond`."""
-        return self.meter(x, sigma, None if cond is None else cond[rows])
+        return self.meter(x, sigma, None if cond is None else cond[rows], guidance)
 
     def results(self, table: SolverTable, pairs: Pairs) -> torch.Tensor:
         """Return the results of a table on pairs."""
@@ -113,18 +127,30 @@ class Task:
         return self.batcher.map(pairs, measure)[0]
 
     def scores(self, table: SolverTable, pairs: Pairs) -> tuple[torch.Tensor, ...]:
-        """Return (distances as in `errors`, mean squared errors), each float64 [n]."""
+        """Return (distances as in `errors`, mean squared errors, looks), each float64 [n]."""
 
-        def measure(part: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
+        def measure(part: Pairs) -> tuple[torch.Tensor, ...]:
             result = self._run(table, part)
             squares = as_float64(result - part.target).flatten(1).square().mean(1).cpu()
-            return self._distance(result, part), squares
+            distance = self._distance(result, part)
+            return distance, squares, self._look(distance, result, part)
 
         return self.batcher.map(pairs, measure)
 
     def _distance(self, result: torch.Tensor, part: Pairs) -> torch.Tensor:
         with torch.no_grad():
             return as_float64(self.objective.distance(result, part.target)).cpu()
+
+    def _look(self, distance: torch.Tensor, result: torch.Tensor, part: Pairs) -> torch.Tensor:
+        """Return LPIPS where it is trained, else the squared distance of the bands' RMS (0 for
+        results that are not pictures)."""
+        if self.objective.name.startswith("lpips"):
+            return distance
+        if not makes_pictures(result.shape[1:]):
+            return torch.zeros_like(distance)
+        with torch.no_grad():
+            gap = band_features(result) - band_features(part.target)
+            return as_float64(gap).square().sum(1).cpu()
 
     def _run(self, table: SolverTable, part: Pairs) -> torch.Tensor:
         with torch.no_grad():
