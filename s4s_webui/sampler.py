@@ -18,6 +18,7 @@ import torch
 from modules import sd_samplers, sd_samplers_common, sd_samplers_kdiffusion
 
 from s4s_core.hosting import host_sigmas, mismatches, require_space, run_in_host
+from s4s_core.model import guided_scale
 from s4s_core.sampling import ModelCall
 from s4s_core.spaces import DiscreteTimes, as_float64
 
@@ -27,6 +28,13 @@ from .solver_choice import Processing, chosen_solver, write_infotext
 NAME = "S4S"
 ROUNDING = 0.75
 """A time closer than this to the exact one is that time, rounded; others mean something else."""
+
+SCALE = "cond_scale"
+"""The argument of a model call that holds the guidance scale."""
+
+NOT_GUIDED = (
+    "This solver sets the guidance of each call, but this WebUI cannot be told: it ran at one CFG."
+)
 
 Wrapper = Any
 """A host's k-diffusion wrapper of the model, with its `sigmas`."""
@@ -55,11 +63,17 @@ class Sampler(sd_samplers_kdiffusion.KDiffusionSampler):
     ) -> torch.Tensor:
         """A k-diffusion sampler: model(x, sigma, **extra_args) is x0, with guidance and masks."""
         pack, calls = chosen_solver(), 0
+        given = {} if extra_args is None else extra_args  # the refiner changes it during the run
         require_space(pack, space_of(model.inner_model))
 
-        def denoise(point: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        def denoise(
+            point: torch.Tensor,
+            sigma: torch.Tensor,
+            _cond: None = None,
+            guidance: torch.Tensor | None = None,
+        ) -> torch.Tensor:
             with exact_times(model.inner_model, sigma):
-                result: torch.Tensor = model(point, sigma, **extra_args or {})
+                result: torch.Tensor = model(point, sigma, **_guided(given, guidance))
                 return result
 
         def report(done: ModelCall) -> None:
@@ -69,8 +83,10 @@ class Sampler(sd_samplers_kdiffusion.KDiffusionSampler):
                 level = {"sigma": done.sigma[0], "sigma_hat": done.sigma[0]}
                 callback({"x": done.x, "i": done.call, "denoised": done.denoised, **level})
 
-        result = run_in_host(denoise, x, pack, sigmas, callback=report)
+        result = run_in_host(denoise, x, pack, sigmas, callback=report, guided=SCALE in given)
         write_infotext(self.p, pack, calls)
+        if pack.sets_guidance and SCALE not in given:
+            self.p.comment(f"S4S: {NOT_GUIDED}")
         for warning in mismatches(pack, cfg=self.p.cfg_scale, **self._facts()):
             self.p.comment(f"S4S: {warning}")
         return result
@@ -89,6 +105,13 @@ def schedule(n: int, sigma_min: float, sigma_max: float, device: torch.device) -
 def space_of(wrapper: Wrapper) -> str:
     """Return the space of a host's model: only flow models have no level above 1."""
     return "flow" if float(wrapper.sigmas[-1]) <= 1 else "ve"
+
+
+def _guided(given: dict[str, Any], guidance: torch.Tensor | None) -> dict[str, Any]:
+    """Return the arguments of a model call at its own guidance scale, the same for all rows."""
+    if guidance is None:
+        return given
+    return given | {SCALE: guided_scale(given[SCALE], float(guidance[0]))}
 
 
 @contextmanager

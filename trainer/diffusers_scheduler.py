@@ -5,9 +5,19 @@
 
 The number of steps picks the table; each step is one model call. The pipeline calls the network, so
 each `step` runs one iteration of the core's loop (`evaluate` and `advance`).
+
+A solver that sets the guidance of each call needs to know the pipeline:
+
+    with pipe.scheduler.guiding(pipe):
+        pipe("a red fox", num_inference_steps=5, guidance_scale=6)
 """
 
+import inspect
+import math
 import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +26,7 @@ import torch
 from s4s_core.app.folders import find_solver
 from s4s_core.errors import HostError
 from s4s_core.hosting import require_space
+from s4s_core.model import guided_scale
 from s4s_core.sampling import Cursor, advance, compiled, evaluate
 from s4s_core.solver_file import load_solver, save_solver
 from s4s_core.spaces import alpha
@@ -35,6 +46,40 @@ SchedulerMixin: Any = diffusers.SchedulerMixin
 ConfigMixin: Any = diffusers.ConfigMixin
 
 SAVED_AS = "solver.safetensors"
+NOT_GUIDED = (
+    "This solver sets the guidance scale of each call. Run the pipeline inside "
+    "`with pipe.scheduler.guiding(pipe):`, or every call has the same scale."
+)
+
+
+def _reads_its_scale(pipe: Any) -> bool:
+    """Does a pipeline look up its guidance scale at each step? Some keep a copy of it."""
+    try:
+        return "self.guidance_scale *" in inspect.getsource(pipe.__call__)
+    except OSError:  # installed without its source
+        return True
+
+
+class _Guide:
+    """Sets the guidance scale of a pipeline, where diffusers' own callbacks set it."""
+
+    above_1 = math.nextafter(1.0, 2.0)
+    """At exactly 1, pipelines skip the unconditional half, but have prepared prompts for both."""
+
+    def __init__(self, pipe: Any) -> None:
+        self.pipe, self.cfg, self.last = pipe, 1.0, -1.0
+
+    def set(self, multiplier: float) -> None:
+        """Multiply the guidance of the next call, unless the pipeline uses none.
+
+        A scale that was not set here is a new one of the pipeline's.
+        """
+        if not getattr(self.pipe, "do_classifier_free_guidance", False):
+            return
+        if self.pipe.guidance_scale != self.last:
+            self.cfg = self.pipe.guidance_scale
+        self.last = max(guided_scale(self.cfg, multiplier), self.above_1)
+        self.pipe._guidance_scale = self.last
 
 
 class S4SScheduler(SchedulerMixin, ConfigMixin):
@@ -67,7 +112,31 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
         self.prediction = prediction_type if self.pack.space == "ve" else "flow"
         check_prediction(self.prediction)
         self.times = discrete_times(self.config) if self.pack.space == "ve" else None
+        self._guide: _Guide | None = None
+        self._warned = False
         self.set_timesteps(self.pack.nfes[-1])
+
+    @contextmanager
+    def guiding(self, pipe: Any) -> Iterator[None]:
+        """Let the solver set the guidance scale of each call that `pipe` makes inside.
+
+        A pipeline without classifier-free guidance runs as it is.
+        """
+        if self.pack.sets_guidance and not _reads_its_scale(pipe):
+            name = type(pipe).__name__
+            self._warn(f"{name} cannot change its guidance scale: every call has the same one.")
+        self._guide = _Guide(pipe)
+        try:
+            yield
+        finally:
+            self._guide.set(1.0)
+            self._guide = None
+
+    def _warn(self, text: str) -> None:
+        """Warn once."""
+        if not self._warned:
+            warnings.warn(text, stacklevel=4)
+        self._warned = True
 
     # What pipelines read
 
@@ -115,10 +184,12 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
         self._begin_index: int | None = None
         self._cursor: Cursor | None = None
         self._scaled = False
+        self._set_guidance()
 
     def set_begin_index(self, begin_index: int = 0) -> None:
         """Start at a later call, for image-to-image."""
         self._begin_index = begin_index
+        self._set_guidance()
 
     def index_for_timestep(self, timestep: float | torch.Tensor) -> int:
         """Return the call whose time is nearest."""
@@ -147,7 +218,7 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
         call = self._call
 
         def denoise(
-            point: torch.Tensor, sigma: torch.Tensor, cond: object = None, /
+            point: torch.Tensor, sigma: torch.Tensor, guidance: torch.Tensor | None
         ) -> torch.Tensor:
             return denoised(self.prediction, point, model_output.to(point.dtype), sigma)
 
@@ -155,6 +226,7 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
         cursor, _ = evaluate(self._program, call, cursor, denoise, self._program.sigmas[call])
         self._cursor = advance(self._program, call, cursor)
         self._step_index, self._scaled = self._first + call + 1, False
+        self._set_guidance()
         result = self._cursor.point.to(sample.dtype)
         return utils.SchedulerOutput(prev_sample=result) if return_dict else (result,)
 
@@ -198,6 +270,16 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
                 f"calls, not at {self._first}. Choose another strength."
             )
         self._step_index, self._program = self._first, compiled(self.table, node)
+        if self.table.guidance is not None and self._guide is None:
+            self._warn(NOT_GUIDED)
+        self._set_guidance()
+
+    def _set_guidance(self) -> None:
+        """Set the guidance of the next call, and after the last one the pipeline's own."""
+        call = (self._begin_index or 0) if self._step_index is None else self._step_index
+        multipliers = [] if self.table.guidance is None else self.table.guidance.tolist()
+        if self._guide is not None:
+            self._guide.set(multipliers[call] if call < len(multipliers) else 1.0)
 
     def _at(self, sample: torch.Tensor) -> Cursor:
         """Return the cursor at the pipeline's sample.

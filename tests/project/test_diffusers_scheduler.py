@@ -7,7 +7,7 @@ from problems import PROBLEMS
 
 from s4s_core import classical_table, fit, sample, save_solver, schedule
 from s4s_core.errors import HostError, ModelError, S4SError, SolverFileError, TableError
-from s4s_core.sampling import Cursor, advance, compiled, evaluate, sigma_vectors
+from s4s_core.sampling import Cursor, advance, call_vectors, compiled, evaluate
 from s4s_core.spaces import DiscreteTimes
 from s4s_core.table import SolverPack
 from s4s_core.teacher import default_teacher
@@ -113,7 +113,7 @@ def test_what_a_pipeline_changes_is_gone_on_from(case):
     x = problem.x / problem.x.std() * table.sigmas[0]
     result = drive(scheduler, problem, x, change=lambda call, x: x / 2 if call == 3 else x)
     program, cursor = compiled(table), Cursor(x, x)
-    for call, sigma in enumerate(sigma_vectors(program, x)):
+    for call, sigma in enumerate(call_vectors(program.sigmas, x)):
         cursor, _ = evaluate(program, call, cursor, problem.model.denoise, sigma)
         cursor = advance(program, call, cursor)
         if call == 3:

@@ -13,7 +13,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from s4s_core.errors import ModelError
-from s4s_core.spaces import DiscreteTimes, ShiftedTimes
+from s4s_core.model import guided_scale
+from s4s_core.spaces import DiscreteTimes, ShiftedTimes, as_float64
 
 from ..extras import import_extras
 from . import ModelChoice
@@ -23,6 +24,7 @@ from .prediction import (
     denoised,
     discrete_times,
     flow_shift,
+    like,
     network_input,
     network_time,
 )
@@ -214,39 +216,56 @@ class PipelineModel:
         count = len(self.texts["text"])
         return torch.randint(count, (batch,), generator=generator, device=generator.device)
 
+    @property
+    def takes_guidance(self) -> bool:
+        """Does a call use classifier-free guidance? Flux's own guidance is not one."""
+        return self.cfg != 1
+
     def denoise(
-        self, x: torch.Tensor, sigma: torch.Tensor, cond: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        sigma: torch.Tensor,
+        cond: torch.Tensor | None = None,
+        guidance: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Predict x0 from latents x at noise levels sigma [batch]; `cond` are prompt indices.
 
-        Without a condition, only the negative prompt is used.
+        Without a condition, only the negative prompt is used. `guidance` [batch] multiplies the
+        guidance, see `s4s_core.model.Denoiser`.
         """
         self._bring(self.network)
         sigma = torch.as_tensor(sigma, device=x.device).expand(len(x))
         point = network_input(self.space, x, sigma)
-        output = self._guided(point, sigma, cond).to(torch.promote_types(x.dtype, torch.float32))
+        output = self._guided(point, sigma, cond, self._scale(guidance))
         return denoised(self.prediction, x, output, sigma).to(x.dtype)
 
+    def _scale(self, guidance: torch.Tensor | None) -> torch.Tensor:
+        """Return the guidance scale of each row, or one for all, on the CPU."""
+        cfg = torch.tensor(self.cfg, dtype=torch.float64)
+        return cfg if guidance is None else guided_scale(cfg, as_float64(guidance.cpu()))
+
     def _guided(
-        self, x: torch.Tensor, sigma: torch.Tensor, cond: torch.Tensor | None
+        self, x: torch.Tensor, sigma: torch.Tensor, cond: torch.Tensor | None, scale: torch.Tensor
     ) -> torch.Tensor:
-        """Predict with classifier-free guidance, in one doubled batch."""
+        """Predict with classifier-free guidance, in one doubled batch unless all scales are 1."""
         negatives = {k: v.expand(len(x), *v.shape[1:]) for k, v in self.negatives.items()}
         if cond is None:
             return self._predict(x, sigma, negatives)
         index = torch.as_tensor(cond, device=self.device).expand(len(x))
         texts = {name: rows[index] for name, rows in self.texts.items()}
-        if self.cfg == 1:
+        if bool((scale == 1).all()):
             return self._predict(x, sigma, texts)
         both = {name: torch.cat([negatives[name], texts[name]]) for name in texts}
         doubled = x.repeat(2, *[1] * (x.ndim - 1)), sigma.repeat(2)
         unconditional, conditional = self._predict(*doubled, both).chunk(2)
-        return unconditional + self.cfg * (conditional - unconditional)
+        return unconditional + like(scale, x).to(x.device) * (conditional - unconditional)
 
     def _predict(self, x: torch.Tensor, sigma: torch.Tensor, texts: Texts) -> torch.Tensor:
+        """Call the network in its own precision; return what it predicts in float32 or better."""
         sigma = sigma.float()
         time = network_time(self.times, sigma) if self.space == "ve" else 1000 * sigma
-        return self.net.predict(x.to(self.dtype), sigma, time, texts)
+        output = self.net.predict(x.to(self.dtype), sigma, time, texts)
+        return output.to(torch.promote_types(x.dtype, torch.float32))
 
     def decode(self, x: torch.Tensor) -> torch.Tensor:
         """Decode latents into pictures [batch, 3, h, w] in [0, 1], one at a time."""

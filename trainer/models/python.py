@@ -4,11 +4,13 @@
 
 The model must have the attributes in NEEDED (see s4s_core/model.py). Anything else that
 `contract.TrainerModel` names is filled in: three channels are shown as pixels in [-1, 1], and
-without a `fingerprint` teacher results are not reused between runs.
+without a `fingerprint` teacher results are not reused between runs. A model that `takes_guidance`
+must have a `denoise` with four arguments.
 """
 
 import importlib
 import importlib.util
+import inspect
 import math
 import sys
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from s4s_core.errors import ModelError, S4SError
+from s4s_core.model import takes_guidance
 from s4s_core.names import check_space
 
 from . import ModelChoice
@@ -97,3 +100,16 @@ def _check(model: Any, path: str) -> None:
             f"{path} returned a model with sigma_min {low:g}, sigma_max {high:g} and shape {shape}."
             " It needs 0 < sigma_min < sigma_max and a shape of positive integers."
         )
+    if takes_guidance(model):
+        _check_guidance(model.denoise, path)
+
+
+def _check_guidance(denoise: Callable[..., Any], path: str) -> None:
+    """Raise ModelError unless a fourth argument can be passed."""
+    try:
+        inspect.signature(denoise).bind(None, None, None, None)
+    except TypeError as error:
+        raise ModelError(
+            f"{path} returned a model with takes_guidance, but its denoise has no fourth argument, "
+            "guidance."
+        ) from error
