@@ -55,6 +55,7 @@ class Double:
         self.kind, self.flow = kind, kind == "forge-flow"
         self.patched = kind in ("forge", "forge-flow", "reforge", "classic")
         self.state = types.SimpleNamespace(interrupted=False, previews=[], sampling_step=0)
+        self.passes_scale, self.state.scales = True, []
         self.model = PatchedHolder(self.flow) if self.patched else CompVisModel("sdxl" in kind)
         self.model.sd_checkpoint_info = types.SimpleNamespace(name_for_extra="tiny", sha256="ab")
         self.other_model = None  # what the refiner switches to, from `switch_at` on
@@ -204,8 +205,9 @@ class CFGDenoiser(torch.nn.Module):
             host.model, host.other_model, self.wrapped = host.other_model, None, None
             self.sampler[0].sampler_extra_args["cond"] = "refined"
 
-    def forward(self, x, sigma, cond, uncond, cond_scale, s_min_uncond, image_cond):
+    def forward(self, x, sigma, cond, uncond, s_min_uncond, image_cond, cond_scale=GUIDANCE):
         host = self.host
+        host.state.scales.append(cond_scale)
         if host.state.interrupted:
             raise Interrupted
         self._refine()
@@ -214,20 +216,26 @@ class CFGDenoiser(torch.nn.Module):
             noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(self.step))
             noisy = predictor.noise_scaling(sigma.reshape(-1, 1, 1, 1), noise, self.init_latent)
             x = x * self.nmask + noisy * self.mask
-        rows = torch.cat([torch.ones(len(x)), torch.zeros(len(x))])
-        twice, levels = torch.cat([x, x]), torch.cat([sigma, sigma])
-        if host.patched:
-            out = host.model.forge_objects.unet.model.apply_model(twice, levels, rows)
-        else:
-            out = self.inner_model(twice, levels, cond=rows)
-        prompted, plain = out.chunk(2)
-        denoised = plain + cond_scale * (prompted - plain)
+        denoised = self._guided(x, sigma, cond_scale)
         if self.mask is not None:
             denoised = denoised * self.nmask + self.init_latent * self.mask
         self.sampler[0].last_latent = denoised
         host.state.previews.append(denoised)
         self.step += 1
         return denoised
+
+    def _guided(self, x, sigma, scale):
+        """Forge and its relatives skip the empty prompt at a scale of 1."""
+        if self.host.patched and scale == 1:
+            return self._predict(x, sigma, torch.ones(len(x)))
+        rows = torch.cat([torch.ones(len(x)), torch.zeros(len(x))])
+        prompted, plain = self._predict(x.repeat(2, 1, 1, 1), sigma.repeat(2), rows).chunk(2)
+        return plain + scale * (prompted - plain)
+
+    def _predict(self, x, sigma, rows):
+        if self.host.patched:
+            return self.host.model.forge_objects.unet.model.apply_model(x, sigma, rows)
+        return self.inner_model(x, sigma, cond=rows)
 
 
 def _kdiffusion_sampler(host):
@@ -255,7 +263,8 @@ def _kdiffusion_sampler(host):
             self.initialize(p)
             self.model_wrap_cfg.total_steps = steps
             given = dict.fromkeys(("cond", "uncond", "image_cond"))
-            self.sampler_extra_args = given | {"cond_scale": p.cfg_scale, "s_min_uncond": 0}
+            scale = {"cond_scale": p.cfg_scale} if host.passes_scale else {}
+            self.sampler_extra_args = given | scale | {"s_min_uncond": 0}
             call = {"extra_args": self.sampler_extra_args, "callback": self.callback_state}
             try:
                 return self.func(self.model_wrap_cfg, x, sigmas=sigmas, disable=False, **call)

@@ -90,6 +90,31 @@ def test_pipelines_fulfil_the_contract(opened):
     assert not any("text_encoder" in name for name in vars(model))
 
 
+def test_each_row_has_its_own_guidance(opened):
+    kind, _, model = opened
+    x, cond = draw_noise(model, 3, 0)
+    sigma, rows = torch.full((3,), 0.8 * model.sigma_max), []
+
+    def count(_module, _given, out):
+        rows.append(len(out[0]))
+
+    hook = model.network.register_forward_hook(count)
+
+    def denoise(*guidance):
+        with torch.no_grad():
+            return model.denoise(x, sigma, cond, *guidance)
+
+    plain, mixed = denoise(), denoise(torch.tensor([0.0, 1.0, 2.5]))
+    assert torch.equal(denoise(torch.ones(3)), plain)
+    for row, multiplier in enumerate((0.0, 1.0, 2.5)):
+        alone = denoise(torch.full((3,), multiplier))
+        assert torch.allclose(mixed[row], alone[row], atol=1e-4, rtol=1e-4)
+    hook.remove()
+    assert model.takes_guidance == (kind != "flux")
+    assert rows == ([3] * 6 if kind == "flux" else [6, 6, 6, 3, 6, 6])
+    assert torch.equal(mixed, plain) == (kind == "flux")
+
+
 def test_the_schedule_has_the_pipelines_shift(opened):
     kind, pipe, model = opened
     if model.space == "ve":

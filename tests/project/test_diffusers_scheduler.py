@@ -1,5 +1,7 @@
 """S4SScheduler: in every pipeline the same as the core's own loop."""
 
+from contextlib import contextmanager, nullcontext
+
 import pytest
 import tiny_pipelines as tiny
 import torch
@@ -133,6 +135,18 @@ def test_noise_for_inpainting_follows_the_run(case):
         assert scheduler.step_index == call + 1
 
 
+GUIDANCE = [0.0, 1.5, 0.5, 1.0, 2.0]
+
+
+@contextmanager
+def guiding(kind, pipe, table):
+    """The scheduler's `guiding`; Flux says that it cannot change its scale."""
+    cannot = table.guidance is not None and kind in ("flux", "schnell")
+    said = pytest.warns(UserWarning, match="cannot change its") if cannot else nullcontext()
+    with said, pipe.scheduler.guiding(pipe):
+        yield
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     return tmp_path_factory.mktemp("pipelines")
@@ -152,12 +166,17 @@ def test_pipelines_train_save_load_and_sample(opened, tmp_path):
     result = fit(model, 3, budget=60, init="ipndm:2:uniform", teacher=teacher, **small)
     save_solver(tmp_path / "solver.safetensors", result.pack)
     moved = learned("unipc-bh2", 2, schedule("uniform", 5, model), model.space)
+    moved = moved.replace(guidance=GUIDANCE)
     written(tmp_path / "moved.safetensors", moved)
     noise = torch.randn(2, *model.shape, generator=torch.Generator().manual_seed(3))
     for name, table in (("solver", result.pack[3]), ("moved", moved)):
         path = str(tmp_path / f"{name}.safetensors")
         pipe.scheduler = S4SScheduler.from_config(pipe.scheduler.config, solver=path)
-        shown = tiny.run(kind, pipe, noise, table.nfe)
+        with guiding(kind, pipe, table):
+            shown = tiny.run(kind, pipe, noise, table.nfe)
+        assert pipe.guidance_scale == tiny.CFG
+        if kind == "schnell":
+            table = table.replace(guidance=None)
         with torch.no_grad():
             start, cond = noise * table.sigmas[0], torch.tensor([0, 1])
             expected = sample(model.denoise, start, table, cond)
@@ -173,11 +192,12 @@ IMAGE_TO_IMAGE = {
 
 
 def test_image_to_image(opened, tmp_path):
-    """Strength 0.6 of 5 steps is the rest of the table from its third node on."""
+    """Strength 0.6 of 5 steps is the rest of the table from its third node on, guidance too."""
     kind, pipe, model = opened
     if kind not in IMAGE_TO_IMAGE:
         pytest.skip("no type of its own")
     table = learned("ipndm", 2, schedule("uniform", 5, model), model.space)
+    table = table.replace(guidance=GUIDANCE)
     solver = written(tmp_path / "solver.safetensors", table)
     pipe.scheduler = S4SScheduler.from_config(pipe.scheduler.config, solver=solver)
     changing = getattr(tiny.diffusers, IMAGE_TO_IMAGE[kind])(**pipe.components)
@@ -195,12 +215,73 @@ def test_image_to_image(opened, tmp_path):
         options |= {"width": tiny.SIZE, "height": tiny.SIZE}
     options |= {"strength": 0.6, "num_inference_steps": 5, "guidance_scale": tiny.CFG}
     options |= {"output_type": "latent", "generator": torch.Generator().manual_seed(2)}
-    shown = changing(list(tiny.PROMPTS), image=picture, **options).images
+    with guiding(kind, changing, table):
+        shown = changing(list(tiny.PROMPTS), image=picture, **options).images
     if kind == "flux":
         shown = pipe._unpack_latents(shown, tiny.SIZE, tiny.SIZE, pipe.vae_scale_factor)
     with torch.no_grad():
         expected = sample(model.denoise, seen["x"], table, torch.tensor([0, 1]), start=2)
     assert (shown - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
+@pytest.fixture
+def guided(folders, tmp_path):
+    """guided(guidance): a function that runs a pipeline with these multipliers at 5 calls.
+
+    It takes options of the pipeline's, and has the pipeline as an attribute.
+    """
+    pipe = tiny.build("sd1", folders / "tokenizers")
+    noise = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(3))
+    nodes = torch.tensor([14.6, 5.0, 2.0, 1.0, 0.2, 0.0])
+
+    def make(guidance):
+        table = learned("ipndm", 2, nodes, "ve").replace(guidance=guidance)
+        solver = written(tmp_path / "guided.safetensors", table)
+        pipe.scheduler = S4SScheduler.from_config(pipe.scheduler.config, solver=solver)
+
+        def run(cfg=tiny.CFG, **options):
+            options |= {"width": tiny.SIZE, "height": tiny.SIZE, "output_type": "latent"}
+            options |= {"num_inference_steps": 5, "guidance_scale": cfg}
+            return pipe(list(tiny.PROMPTS), latents=noise, **options).images
+
+        return run
+
+    make.pipe = pipe
+    return make
+
+
+def test_each_call_has_its_scale_and_the_pipeline_gets_its_own_back(guided):
+    pipe, run, scales = guided.pipe, guided(GUIDANCE), []
+
+    def listen(pipe, step, time, tensors):
+        scales.append(pipe.guidance_scale)
+        if len(scales) == 9:
+            raise KeyboardInterrupt
+        return tensors
+
+    with pipe.scheduler.guiding(pipe):
+        first = run(callback_on_step_end=listen)
+        assert scales == [5.5, 2.5, 4.0, 7.0, 4.0]  # of the calls after each: 1 + m (4 - 1)
+        assert pipe.guidance_scale == tiny.CFG
+        assert torch.equal(run(), first) and not torch.equal(run(cfg=5.0), first)
+    with pytest.raises(KeyboardInterrupt), pipe.scheduler.guiding(pipe):
+        run(callback_on_step_end=listen)
+    assert scales[-1] == 7.0 and pipe.guidance_scale == tiny.CFG
+
+
+def test_without_guiding_it_warns_once_and_guidance_stays_as_it_is(guided, recwarn):
+    plain, off = guided(None)(), guided(None)(cfg=1.0)
+    assert not recwarn.list
+    run = guided(GUIDANCE)
+    assert torch.equal(run(), plain) and torch.equal(run(), plain)
+    assert [str(w.message)[:30] for w in recwarn.list] == ["This solver sets the guidance "]
+    with guided.pipe.scheduler.guiding(guided.pipe):
+        assert not torch.equal(run(), plain)
+        assert torch.equal(run(cfg=1.0), off)
+    run = guided([1.0] * 5)
+    with guided.pipe.scheduler.guiding(guided.pipe):
+        assert torch.equal(run(), plain)
+    assert len(recwarn.list) == 1
 
 
 def test_times_are_continuous(tmp_path):

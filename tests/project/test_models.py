@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from s4s_core.errors import ModelError, S4SError
+from s4s_core.model import takes_guidance
 from s4s_core.teacher import draw_noise
 from trainer.models import ModelChoice, bundled_solver, open_model
 from trainer.models.contract import fingerprint
@@ -27,6 +28,12 @@ class Model:
     def denoise(self, x, sigma, cond=None):
         return torch.zeros_like(x)
 
+class Guided(Model):
+    takes_guidance = True
+
+    def denoise(self, x, sigma, cond=None, guidance=None):
+        return x * guidance.reshape(-1, 1, 1, 1)
+
 class Stubborn(Model):
     def __setattr__(self, name, value):
         raise AttributeError(f"cannot set {name}")
@@ -36,6 +43,8 @@ def odd(choice): return Model(sigma_min=20.0)
 def endless(choice): return Model(sigma_min=0)
 def spaceless(choice): return Model(space="vp")
 def stubborn(choice): return Stubborn()
+def guided(choice): return Guided()
+def unguided(choice): return Model(takes_guidance=True)
 def number(choice): return 5
 def broken(choice): return 1 / 0
 def unhandy(): return Model()
@@ -68,6 +77,7 @@ def test_bundled_models_fulfil_the_contract(kind):
 def test_the_demo_follows_the_choice():
     model = open_model(ModelChoice("demo", cfg=3.5, device="cpu"))
     assert model.cfg == 3.5 and model.about["cfg"] == [3.5, 3.5]
+    assert takes_guidance(model) and not takes_guidance(open_model(ModelChoice("demo", cfg=1)))
     assert model.fingerprint != open_model(ModelChoice("demo", device="cpu")).fingerprint
     first, second = fingerprint("a" * 64, 7.5, ["x"]), fingerprint("a" * 64, 7.5, ["y"])
     assert first != second and first[:16] == second[:16] == "a" * 16
@@ -111,6 +121,10 @@ def test_a_function_of_the_users_from_a_file_or_a_module(mine, tmp_path, monkeyp
     assert model.conditions(2, torch.Generator()) is None
     assert model.decode(torch.zeros(1, *model.shape)).unique().tolist() == [0.5]  # grey pixels
     assert model.fingerprint is None and model.name.endswith("mine.py:model")
+    guided, x = open_model(mine("guided")), torch.ones(2, 3, 4, 4)
+    assert takes_guidance(guided) and not takes_guidance(model)
+    told = guided.denoise(x, torch.ones(2), None, torch.tensor([0.0, 2.0]))
+    assert told.flatten(1).unique(dim=1).tolist() == [[0.0], [2.0]]
     (tmp_path / "my_package.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
     assert open_model(ModelChoice("python", "my_package:model")).shape == (3, 4, 4)
@@ -126,6 +140,7 @@ def test_a_function_of_the_users_from_a_file_or_a_module(mine, tmp_path, monkeyp
         ("odd", "sigma_min 20, sigma_max 10 and shape"),
         ("endless", "sigma_min 0, .* needs 0 < sigma_min < sigma_max"),
         ("spaceless", "Unknown space 'vp'"),
+        ("unguided", "takes_guidance, but its denoise has no fourth argument"),
         ("stubborn", "has no 'name' and it cannot be set"),
     ],
 )

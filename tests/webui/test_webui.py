@@ -14,6 +14,7 @@ from s4s_core import SolverPack, classical_table, sample, save_solver
 from s4s_core.app import folders
 from s4s_core.errors import HostError
 from s4s_core.hosting import run_in_host
+from s4s_core.model import guided_scale
 
 ROOT = Path(__file__).resolve().parents[2]
 NFES = (4, 5, 8)
@@ -68,10 +69,11 @@ def gap(host, job, latent=None, sigmas=None):
     share = 1 - sigmas[0] if host.flow else 1
     start = sigmas[0].float() * job.noise + (0 if latent is None else share * latent)
 
-    def denoise(x, sigma):
-        return reference(x, sigma, job.cfg_scale, host.space)
+    def denoise(x, sigma, cond=None, guidance=None):
+        scale = guided_scale(job.cfg_scale, 1.0 if guidance is None else float(guidance[0]))
+        return reference(x, sigma, scale, host.space)
 
-    want = run_in_host(denoise, start.float(), host.pack, sigmas)
+    want = run_in_host(denoise, start.float(), host.pack, sigmas, guided=True)
     return (host.generate(job, latent) - want).abs().max()
 
 
@@ -97,6 +99,43 @@ def test_the_hosts_rounded_times_would_miss(webui, kind, monkeypatch):
 
     monkeypatch.setattr(sampler, "ROUNDING", -1.0)
     assert (gap(host, Job(5)) < 1e-4) == (kind == "forge-flow")
+
+
+def guided(pack, multipliers):
+    """The pack with guidance: each table takes as many of the multipliers as it has calls."""
+    tables = (table.replace(guidance=multipliers[: table.nfe]) for table in pack.tables.values())
+    return SolverPack.of(*tables, metadata=pack.metadata)
+
+
+@each_host
+def test_the_solver_sets_the_guidance_of_each_call(webui, kind):
+    space = "flow" if kind == "forge-flow" else "ve"
+    host = webui(kind, guided(pack_of(space), (0.0, 0.5, 1.0, 2.0, 0.25, 1.5, 0.75, 0.0)))
+    sampler = host.sampler_of(job := Job(5))
+    sampler.sample(job, job.noise)
+    assert host.state.scales == [1.0, 2.0, 3.0, 5.0, 1.5]  # 1 + m (3 - 1)
+    rows = [len(called) for called in host.network.times]
+    assert rows == [2 if host.patched else 4, 4, 4, 4, 4]  # the host's own saving at a scale of 1
+    assert sampler.sampler_extra_args["cond_scale"] == job.cfg_scale
+    assert not job.comments and gap(host, Job(5)) < 1e-4
+    sigmas = torch.tensor(host.pack[8].sigmas)[-4:]
+    assert gap(host, Job(8, denoising_strength=0.3), torch.zeros(2, *SHAPE), sigmas) < 1e-4
+    assert host.state.scales[-3:] == [4.0, 2.5, 1.0]
+
+
+@each_host
+def test_where_guidance_cannot_change_the_rest_runs(webui, kind):
+    """Multipliers of 1, a CFG of 1, and a host that passes no scale."""
+    plain = pack_of("flow" if kind == "forge-flow" else "ve")
+    host = webui(kind, plain)
+    expected, without = host.generate(Job(5)), host.generate(Job(5, cfg_scale=1))
+    host = webui(kind, guided(plain, [1.0] * 8))
+    assert torch.equal(host.generate(Job(5)), expected)
+    host = webui(kind, guided(plain, [2.0] * 8))
+    assert torch.equal(host.generate(Job(5, cfg_scale=1)), without)
+    host.passes_scale = False
+    assert torch.equal(host.generate(job := Job(5)), expected)
+    assert "sets the guidance of each call" in " ".join(job.comments)
 
 
 @pytest.mark.parametrize("solver", ["dpmpp", "unipc-bh2", "dpm-solver"])
