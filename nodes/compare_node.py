@@ -17,6 +17,7 @@ from ..s4s_core.app.comfyui import CONDITIONING, LATENT, MODEL, VAE, as_image, p
 from ..s4s_core.errors import HostError
 from ..s4s_core.spaces import as_float64
 from ..s4s_core.table import SolverPack, SolverTable
+from ..s4s_core.teacher import default_teacher
 from . import inputs
 from .inputs import InputTypes
 from .sampler import check_solver
@@ -91,7 +92,9 @@ class Compare:
         def work(ready: SessionModel) -> Comparison:
             comparison = Comparison(ready, latent_image, seed, bar)
             teacher = make_teacher(ready, teacher_sampler, teacher_scheduler, teacher_steps)
-            comparison.add_teacher(teacher)
+            comparison.add_teacher(
+                teacher if isinstance(teacher, HostTeacher) else quick_teacher(ready, teacher)
+            )
             for name in names:
                 comparison.add_stock(name, scheduler, steps)
             comparison.add_table(f"S4S, {solver.metadata.get('name') or 'solver'}", table)
@@ -100,6 +103,14 @@ class Compare:
         comparison = run_in_session(model, [positive], negative, cfg, latent_image, seed, work)
         text = comparison.text()
         return {"ui": {"text": [text]}, "result": (comparison.sheet(vae), text)}
+
+
+def quick_teacher(model: SessionModel, calls: int) -> SolverTable:
+    """Return UniPC: of order 2 under guidance, where a higher one is further from the truth.
+
+    Training measures that, which costs more than a comparison.
+    """
+    return default_teacher(model, calls, solver=("unipc-bh2", 2 if model.takes_guidance else 3))
 
 
 def parse_samplers(text: str) -> list[str]:

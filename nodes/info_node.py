@@ -62,6 +62,9 @@ def plot(table: SolverTable) -> Image.Image:
     draw, font = ImageDraw.Draw(image), pictures.font()
     title = f"{table.nfe} calls: {table.family}, order {table.order}, {table.form} form"
     draw.text((_EDGE, 14), title, fill=_INK, font=font)
+    if table.guidance is not None:
+        multipliers = ", ".join(f"{m:.2f}" for m in table.guidance)
+        draw.text((_EDGE, 34), f"guidance by call, times: {multipliers}", fill=_CALLS, font=font)
     middle = _SIZE[0] // 2
     _plot_levels(draw, font, table, (_EDGE, _TOP, middle - 24, _SIZE[1] - _EDGE))
     _plot_bars(draw, font, table, (middle + 40, _TOP, _SIZE[0] - 20, _SIZE[1] - _EDGE))

@@ -87,7 +87,8 @@ def stock_schedulers() -> list[str]:
 def teacher_sampler() -> Input:
     return [AUTO, *stock_samplers()], {
         "default": AUTO,
-        "tooltip": "The sampler whose images the solver learns to match. auto: UniPC of order 3.",
+        "tooltip": "The sampler whose images the solver learns to match: one that adds no noise. "
+        "auto: the solver that suits the model and CFG.",
     }
 
 

@@ -6,7 +6,13 @@ from typing import Any
 import torch
 from server import PromptServer
 
-from ..s4s_core.app.comfyui import identity, model_family, pixels_per_latent
+from ..s4s_core.app.comfyui import (
+    Guider,
+    guidance_scales,
+    identity,
+    model_family,
+    pixels_per_latent,
+)
 from ..s4s_core.errors import S4SError
 from ..s4s_core.hosting import image_metadata, mismatches
 from ..s4s_core.table import SolverPack
@@ -55,18 +61,24 @@ def _running_prompt() -> str | None:
     return running[0][1] if running else None
 
 
-def warn_about_mismatches(pack: SolverPack, guider: Any, x: torch.Tensor) -> None:
+def warn_about_mismatches(pack: SolverPack, guider: Guider, x: torch.Tensor) -> None:
     """Warn if model, guidance or size differ from what a solver was trained for."""
+    scales = guidance_scales(guider)
     base = guider.inner_model
     factor = pixels_per_latent(base) or 0
     warnings = mismatches(
         pack,
         model_name=model_family(base),
         model_hash=identity(base),
-        cfg=getattr(guider, "cfg", None),
+        cfg=None if "cfg1" in scales else getattr(guider, "cfg", None),
         width=x.shape[-1] * factor,
         height=x.shape[-2] * factor,
     )
+    if pack.sets_guidance and not scales:
+        warnings.append(
+            "The solver sets the guidance of each step, but this guider has no CFG: it runs as it "
+            "is. Use CFGGuider with the CFG that the solver was trained for."
+        )
     for text in warnings:
         warn(text)
 

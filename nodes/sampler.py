@@ -23,7 +23,9 @@ from ..s4s_core.app.comfyui import (
     ModelSampling,
     exact_model,
     exact_sampling,
+    guidance_scales,
     rounds_times,
+    scaled_guidance,
     space_of,
 )
 from ..s4s_core.errors import HostError
@@ -139,23 +141,31 @@ def run_solver(
 ) -> torch.Tensor:
     """Sample from noised x along sigmas with the pack's table that fits them.
 
-    `model(x, sigma, **extra_args)` returns the guided x0. The callback is called after every model
-    call; ComfyUI shows progress and previews and interrupts runs in it.
+    `model(x, sigma, **extra_args)` returns the guided x0; `model.inner_model` is its guider, which
+    is told the scale of each call. The callback is called after every model call; ComfyUI shows
+    progress and previews and interrupts runs in it.
     """
     if len(sigmas) < 2:
         return x
     extra_args = extra_args or {}
-    base = model.inner_model.inner_model
+    guider = model.inner_model
+    base = guider.inner_model
     check_solver(pack, base.model_sampling)
     check_latent(base, x)
-    notices.warn_about_mismatches(pack, model.inner_model, x)
+    notices.warn_about_mismatches(pack, guider, x)
     mask = extra_args.get("denoise_mask")
     original = getattr(model, "latent_image", None)  # wrappers of other packs are plain functions
     keep = None if mask is None or original is None else (mask, original)
 
-    def denoise(point: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = model(point, sigma, **extra_args)
-        return result
+    def denoise(
+        point: torch.Tensor,
+        sigma: torch.Tensor,
+        cond: None = None,
+        guidance: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        with scaled_guidance(guider, 1.0 if guidance is None else float(guidance[0])):
+            result: torch.Tensor = model(point, sigma, **extra_args)
+            return result
 
     def report(progress: ModelCall) -> None:
         if callback is not None:
@@ -164,7 +174,8 @@ def run_solver(
             callback(state | level)
 
     with _exact_times(base):
-        return run_in_host(denoise, x, pack, sigmas, report, keep)
+        guided = bool(guidance_scales(guider))
+        return run_in_host(denoise, x, pack, sigmas, report, keep, guided)
 
 
 @contextmanager

@@ -12,22 +12,28 @@ from ..s4s_core.app.comfyui import (
     LATENT,
     MODEL,
     SAMPLER,
+    Guider,
     Prompts,
+    Rows,
     exact_model,
+    rows_by_guidance,
+    scaled_guidance,
     space_of,
     times_of,
 )
 from ..s4s_core.errors import TrainingError
-from ..s4s_core.table import SolverTable
-from ..s4s_core.teacher import default_teacher
+from ..s4s_core.spaces import as_float64
+from ..s4s_core.teacher import draw_noise
 from .inputs import AUTO
 from .sampler import prepare_latent
 
 _SCHEDULERS = {"ve": "karras", "flow": "simple"}
 _LARGEST_BATCH, _MEMORY_SHARE = 32, 0.3
+_CHECK_SEED = 800_000_001
+_SAME = 1e-4
+"""Results that differ relatively by at most this are the same: some kernels are not exact."""
 
 T = TypeVar("T")
-Rows = torch.Tensor | slice
 
 
 class _Session(comfy.samplers.Sampler):
@@ -91,7 +97,7 @@ class SessionModel:
     """A `s4s_core.model.Model` during a session; a condition is the number of a prompt."""
 
     def __init__(
-        self, guider: Any, extra_args: dict[str, Any], names: list[str], shape: tuple[int, ...]
+        self, guider: Guider, extra_args: dict[str, Any], names: list[str], shape: tuple[int, ...]
     ) -> None:
         self.guider, self.extra_args, self.shape = guider, extra_args, shape
         self.prompts = Prompts([guider.conds[name] for name in names])
@@ -100,12 +106,31 @@ class SessionModel:
         self.space, self.device = space_of(sampling), guider.model_patcher.load_device
         self.sigma_min, self.sigma_max = float(sampling.sigma_min), float(sampling.sigma_max)
         self.times = times_of(sampling)
+        self.takes_guidance = guider.cfg != 1
         self.fingerprint: str | None = None
 
     def denoise(
-        self, x: torch.Tensor, sigma: torch.Tensor, cond: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        sigma: torch.Tensor,
+        cond: torch.Tensor | None = None,
+        guidance: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the guided x0 of x [batch, ...] at sigma [batch]; a cancelled run stops here."""
+        """Return the guided x0 of x [batch, ...] at sigma [batch]; a cancelled run stops here.
+
+        Rows with the same multiplier of guidance share calls of the guider.
+        """
+        out = torch.empty_like(x)
+        for multiplier, rows in rows_by_guidance(guidance):
+            with scaled_guidance(self.guider, multiplier):
+                part = None if cond is None else cond[rows]
+                out[rows] = self._predict(x[rows], sigma[rows], part)
+        return out
+
+    def _predict(
+        self, x: torch.Tensor, sigma: torch.Tensor, cond: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return x0 at the guider's scale."""
         options = {key: self.extra_args.get(key) for key in ("model_options", "seed")}
         out = torch.empty_like(x)
         for rows in self.calls(cond, x):
@@ -151,13 +176,31 @@ class HostTeacher:
         self.name, self.nfe = name, 0
         self.key = f"{name} {[round(float(s), 6) for s in sigmas]}"
 
-    def __call__(self, x: torch.Tensor, cond: torch.Tensor | None) -> torch.Tensor:
+    def __call__(
+        self, x: torch.Tensor, cond: torch.Tensor | None, seed: int | None = None
+    ) -> torch.Tensor:
+        """Sample from noise x; `seed` is that of noise which the sampler adds by itself."""
         out = torch.empty_like(x)
         for rows in self.model.calls(cond, x):
-            out[rows] = self._run(x[rows]).to(x.dtype)
+            out[rows] = self._run(x[rows], seed).to(x.dtype)
         return out
 
-    def _run(self, x: torch.Tensor) -> torch.Tensor:
+    def require_deterministic(self) -> None:
+        """Raise TrainingError if two runs from the same noise differ.
+
+        They have different seeds, and the second one finds torch's own generator where the first
+        one left it.
+        """
+        x, cond = draw_noise(self.model, 1, _CHECK_SEED)
+        first, second = (as_float64(self(x, cond, seed)) for seed in (1, 2))
+        if bool((first - second).norm() > _SAME * first.norm()):
+            raise TrainingError(
+                f"The teacher {self.name} gives another result each time it runs from the same "
+                "noise, which no solver can learn: choose a sampler that adds no noise, such as "
+                "dpmpp_2m or uni_pc_bh2, or auto."
+            )
+
+    def _run(self, x: torch.Tensor, seed: int | None) -> torch.Tensor:
         model, calls = self.model, 0
 
         class Counting(comfy.samplers.KSamplerX0Inpaint):
@@ -168,13 +211,14 @@ class HostTeacher:
                 result: torch.Tensor = super().__call__(*args, **kwargs)
                 return result
 
+        seeded = {} if seed is None else {"seed": seed}
         denoiser = Counting(model.guider, self.sigmas)
         denoiser.latent_image, denoiser.noise = torch.zeros_like(x), x / model.sigma_max
         result: torch.Tensor = self.sampler.sampler_function(
             denoiser,
             x * (float(self.sigmas[0]) / model.sigma_max),
             self.sigmas,
-            extra_args=model.extra_args | {"denoise_mask": None},
+            extra_args=model.extra_args | seeded | {"denoise_mask": None},
             callback=None,
             disable=True,
             **self.sampler.extra_options,
@@ -185,14 +229,14 @@ class HostTeacher:
 
 def make_teacher(
     model: SessionModel, sampler: str | SAMPLER, scheduler: str | torch.Tensor, steps: int
-) -> HostTeacher | SolverTable:
-    """Return the teacher that a node asks for.
+) -> HostTeacher | int:
+    """Return the teacher that a node asks for, or the number of calls of one to be chosen.
 
-    sampler: "auto", a stock name or a SAMPLER; scheduler: "auto", a stock name or SIGMAS. "auto"
-    for both is the core's default teacher.
+    sampler: "auto", a stock name or a SAMPLER; scheduler: "auto", a stock name or SIGMAS. With
+    "auto" for both, the core chooses.
     """
     if isinstance(sampler, str) and isinstance(scheduler, str) and {sampler, scheduler} == {AUTO}:
-        return default_teacher(model, nfe=steps)
+        return steps
     return host_teacher(model, sampler, scheduler, steps)
 
 

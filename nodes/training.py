@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,9 +39,10 @@ from ..s4s_core.errors import TrainingError
 from ..s4s_core.lock import Lock, holder
 from ..s4s_core.names import EFFORTS
 from ..s4s_core.table import SolverPack, SolverTable
-from ..s4s_core.teacher import Pairs, draw_noise
+from ..s4s_core.teacher import Pairs, choice_calls, draw_noise
 from ..s4s_core.training.fit import STATE_VERSION, Result, fit
 from ..s4s_core.training.memory import Batcher
+from ..s4s_core.training.scoring import MEASURES
 from ..s4s_core.training.settings import Settings
 from ..s4s_core.training.task import Event, Meter
 from . import notices
@@ -146,11 +148,13 @@ class TrainingRun:
         key = self._key(model.base, model.shape)
         model.fingerprint = key
         teacher = make_teacher(model, *self.teacher)
-        home = folders.data_home() / "comfyui"
-        folder, previews = home / key, Previews(model, teacher)
-        folder.mkdir(parents=True, exist_ok=True)
         budget, seed = EFFORTS[self.effort], self.seed % _LARGEST_SEED
-        plan = CallPlan(Settings(nfes=self.nfes, seed=seed, budget=budget), teacher.nfe)
+        settings = Settings(nfes=self.nfes, seed=seed, budget=budget)
+        reporter = ProgressReporter(settings, self.node, Previews(model))
+        reporter.prepare(teacher)
+        home = folders.data_home() / "comfyui"
+        folder = home / key
+        folder.mkdir(parents=True, exist_ok=True)
         with Lock(folder / LOCK) as lock:
             lock.take()
             remove_abandoned(home)
@@ -159,13 +163,13 @@ class TrainingRun:
                 self.nfes,
                 seed=seed,
                 budget=budget,
-                callback=ProgressReporter(plan, self.node, previews),
+                callback=reporter,
                 teacher=teacher,
                 state=folder / STATE,
                 cache=folder,
                 batch=model.batch(),
             )
-        return _Trained(result, self._about(model), previews.final(result), folder)
+        return _Trained(result, self._about(model), reporter.previews.final(result), folder)
 
     def _key(self, base: BaseModel, shape: tuple[int, ...]) -> str:
         """Return a hash of everything the result depends on: wiring, weights and settings."""
@@ -242,13 +246,21 @@ def _sheet_rows(
 
 
 class Previews:
-    """A few runs from noise that training never sees, for the user to look at."""
+    """A few runs from noise that training never sees, for the user to look at.
 
-    def __init__(self, model: SessionModel, teacher: HostTeacher | SolverTable) -> None:
-        self.model, self.teacher = model, teacher
+    `teacher` must be set before the first one.
+    """
+
+    teacher: HostTeacher | SolverTable
+
+    def __init__(self, model: SessionModel) -> None:
+        self.model = model
         self._batcher = Batcher(model.batch(), Meter(model.denoise))
-        x, cond = draw_noise(model, PREVIEW_SAMPLES, PREVIEW_SEED)
-        self._pairs = Pairs(x, cond, self._run(Pairs(x, cond, x), teacher))
+
+    @cached_property
+    def _pairs(self) -> Pairs:
+        x, cond = draw_noise(self.model, PREVIEW_SAMPLES, PREVIEW_SEED)
+        return Pairs(x, cond, self._run(Pairs(x, cond, x), self.teacher))
 
     def _run(self, pairs: Pairs, solver: HostTeacher | SolverTable) -> torch.Tensor:
         """Run a table or a teacher, in batches that shrink to fit memory."""
@@ -277,42 +289,63 @@ class Previews:
             scores = result.scores[str(nfe)]
             for other in candidates(self.model, nfe):
                 if other.label == scores.get("classical_name"):
-                    title = f"{other.label}, {nfe} calls: error {scores['classical']:.4f}"
+                    title = f"{other.label}, {nfe} calls: RMSE {scores['classical']:.4f}"
                     tables[title] = other.table
-            tables[f"S4S, {nfe} calls: error {scores['rmse']:.4f}"] = table
+            tables[f"S4S, {nfe} calls: RMSE {scores['rmse']:.4f}"] = table
         return self.results(tables)
 
 
 class ProgressReporter:
     """A callback of `fit`: updates the progress bar, the preview and the page."""
 
-    def __init__(self, plan: CallPlan, node: str | None, previews: Previews) -> None:
-        self.plan, self.node, self.previews = plan, node, previews
+    plan: CallPlan
+
+    def __init__(self, settings: Settings, node: str | None, previews: Previews) -> None:
+        self.settings, self.node, self.previews = settings, node, previews
         self.bar = comfy.utils.ProgressBar(_TICKS, node_id=node)
-        self.time_left, self.throttle = TimeLeft(), Throttle()
+        self.throttle = Throttle()
         self.image: Image.Image | None = None
+
+    def prepare(self, teacher: HostTeacher | int) -> None:
+        """Check a teacher before `fit` is called with it, or say that `fit` will choose one."""
+        if isinstance(teacher, HostTeacher):
+            self._report("Checking the teacher")
+            teacher.require_deterministic()
+            self.previews.teacher = teacher
+            self.plan = CallPlan(self.settings, teacher.nfe)
+        else:
+            self._report("Choosing the teacher")
+            self.plan = CallPlan(self.settings, teacher, choice_calls(teacher))
+
+    @cached_property
+    def time_left(self) -> TimeLeft:
+        """The clock; it starts at the first event, after the teacher has been chosen."""
+        return TimeLeft()
 
     def __call__(self, event: Event) -> None:
         seconds = self.time_left.update(self.plan.share(event))
-        if event.table is not None and self.throttle.ready():
+        if event.phase == "teacher":
+            self.previews.teacher = event.table or self.previews.teacher
+        elif event.table is not None and self.throttle.ready():
             began = time.monotonic()
             self.image = self.previews.sheet(f"S4S, {event.nfe} calls, so far", event.table)
             self.throttle.took(time.monotonic() - began)
-        self._report(seconds, event)
+        self._report(event_message(event), self.time_left.share, seconds, event.calls)
 
-    def _report(self, seconds: float | None, event: Event) -> None:
+    def _report(
+        self, message: str, share: float = 0.0, seconds: float | None = None, calls: int = 0
+    ) -> None:
         global _running
-        share = self.time_left.share
         _running = JobView(
             id=JOB,
             name=f"Training at node {self.node}",
             model=model_family(self.previews.model.base),
-            nfes=list(self.plan.fitting),
+            nfes=list(self.settings.nfes),
             status="running",
             progress=share,
             eta=seconds,
-            message=event_message(event),
-            calls=event.calls,
+            message=message,
+            calls=calls,
         )
         image = self.image
         preview = None if image is None else pictures.data_uri(image, _EVENT_PREVIEW_SIZE)
@@ -333,14 +366,18 @@ def _send_end(node: str | None, status: str, error: str | None = None) -> None:
 
 def report(result: Result) -> str:
     """Describe the result of a training."""
-    lines = []
-    for nfe, scores in result.scores.items():
-        line = f"{nfe} steps: error to the teacher {scores['rmse']:.4f}"
-        if "classical_name" in scores:  # known only if `fit` searched for a start
-            share = scores["rmse"] / scores["classical"] if scores["classical"] else 1.0
-            name = f"{scores['classical_name']}: {scores['classical']:.4f}"
-            line += f", {share:.0%} of the best classical solver's ({name})"
-        lines.append(f"{line}.")
+    lines = [f"{nfe} steps: {_scores_text(scores)}." for nfe, scores in result.scores.items()]
+    lines.append("Errors to the teacher on new noise; in brackets the best of classical solvers.")
     lines += result.log
     lines.append(f"{result.calls:,} model calls in total.")
     return "\n".join(lines)
+
+
+def _scores_text(scores: Mapping[str, Any]) -> str:
+    """Describe one step count's scores, each beside the best classical solver's if it is known."""
+    parts = []
+    for ours, (title, theirs) in MEASURES.items():
+        if ours in scores:
+            best = f" ({scores[theirs]:.4f})" if theirs in scores else ""
+            parts.append(f"{title} {scores[ours]:.4f}{best}")
+    return ", ".join(parts)

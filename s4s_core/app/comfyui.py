@@ -6,12 +6,14 @@ ComfyUI is imported inside functions: this module imports without it.
 import hashlib
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
+from ..model import guided_scale
 from ..spaces import DiscreteTimes, ShiftedTimes, listed_times
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ CLIP = Any
 SAMPLER = Any
 CONDITIONING = list[Any]
 LATENT = dict[str, Any]
+Guider = Any
+"""A comfy.samplers.CFGGuider, or one of its kin, while it samples."""
+Rows = torch.Tensor | slice
 Prompt = list[dict[str, Any]]
 """A conditioning prepared for sampling: one entry per area or time range."""
 
@@ -145,6 +150,39 @@ def exact_model(model: MODEL, **attributes: object) -> MODEL:
     return clone
 
 
+def guidance_scales(guider: Guider) -> dict[str, float]:
+    """Return a guider's guidance scales by attribute, or none if there is nothing to scale.
+
+    DualCFG has two. BasicGuider has only one prompt, and a wrapper holds no scale of its own.
+    """
+    held = getattr(guider, "__dict__", {})
+    if len(held.get("conds") or ()) < 2:
+        return {}
+    names = ("cfg1", "cfg2") if "cfg1" in held else ("cfg",)
+    return {name: held[name] for name in names if isinstance(held.get(name), int | float)}
+
+
+@contextmanager
+def scaled_guidance(guider: Guider, multiplier: float) -> Iterator[None]:
+    """Let a guider work at `guided_scale(cfg, multiplier)`, and put its scales back afterwards."""
+    scales = guidance_scales(guider)
+    try:
+        for name, cfg in scales.items():
+            setattr(guider, name, guided_scale(cfg, multiplier))
+        yield
+    finally:
+        for name, cfg in scales.items():
+            setattr(guider, name, cfg)
+
+
+def rows_by_guidance(guidance: torch.Tensor | None) -> Iterator[tuple[float, Rows]]:
+    """Yield (multiplier, its rows) for the multipliers [batch] of a batch; None is 1 for all."""
+    values = [1.0] if guidance is None else guidance.tolist()
+    for value in dict.fromkeys(values):
+        same = torch.tensor([other == value for other in values])
+        yield value, slice(None) if bool(same.all()) else same.nonzero().squeeze(1)
+
+
 class Prompts:
     """Prepared prompts; rows of a batch share a model call where their prompts allow it.
 
@@ -166,7 +204,7 @@ class Prompts:
     def __len__(self) -> int:
         return len(self.prompts)
 
-    def calls(self, numbers: torch.Tensor) -> Iterator[tuple[torch.Tensor | slice, Prompt]]:
+    def calls(self, numbers: torch.Tensor) -> Iterator[tuple[Rows, Prompt]]:
         """Yield (rows, prompt of these rows) for the prompt numbers [batch] of a batch."""
         if len(self.groups) == 1:
             yield slice(None), self.groups[0].prompt(numbers)

@@ -78,6 +78,7 @@ def test_a_small_checkpoint_matches_comfyuis_own_sampler(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["error"] < 1e-4 and found["rows"] < 1e-4
+    assert found["guided"] < 1e-4 and found["takes_guidance"], "each row has its own multiplier"
     assert found["times"][0] != found["times"][1]
     shape, low, high = found["pictures"]
     assert shape == [1, 3, 64, 64] and 0 <= low <= high <= 1

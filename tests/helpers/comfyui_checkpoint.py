@@ -94,6 +94,12 @@ def main():
         level = torch.tensor([9.0, 1.0, 0.3])
         together = model.denoise(x, level, cond)
         alone = [model.denoise(x[n : n + 1], level[n : n + 1], cond[n : n + 1]) for n in range(3)]
+        guided = model.denoise(x, level, cond, torch.tensor([1.0, 0.0, 0.5]))
+        scaled = []
+        for n, cfg in enumerate((3.0, 1.0, 2.0)):
+            model.cfg = cfg
+            scaled.append(model.denoise(x[n : n + 1], level[n : n + 1], cond[n : n + 1]))
+        model.cfg = 3.0
         times = model.model.get_model_object("model_sampling").timestep(torch.tensor([1.0, 1.0005]))
         pictures = model.decode(ours)
     small = {"samples": 2, "validation": 2, "held_out": 2, "batch": 8, "starts": 1}
@@ -104,6 +110,8 @@ def main():
             {
                 "error": float((ours_out - stock).abs().max() / stock.abs().max()),
                 "rows": float((torch.cat(alone) - together).abs().max() / together.abs().max()),
+                "guided": float((torch.cat(scaled) - guided).abs().max() / guided.abs().max()),
+                "takes_guidance": model.takes_guidance,
                 "times": times.tolist(),
                 "pictures": [list(pictures.shape), float(pictures.min()), float(pictures.max())],
                 "shape": list(model.shape),

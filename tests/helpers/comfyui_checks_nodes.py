@@ -193,6 +193,9 @@ def check_solver_info(b):
     assert pack.digest in text and "Steps: 3, 4" in text
     assert plot.shape[-1] == 3 and float(plot.std()) > 0.05
     b.node["S4SSolverInfo"].show(b.solver("flow"), 6)
+    guided = type(pack)({5: pack[5].replace(guidance=[1, 0.5, 0, 2, 1])}, pack.metadata)
+    plots = [b.node["S4SSolverInfo"].show(each, 5)["result"][1] for each in (pack, guided)]
+    assert (plots[0] - plots[1]).abs().sum() > 100  # the multipliers are written on the plot
 
 
 def check_hostile_metadata_is_harmless(b):

@@ -27,11 +27,13 @@ from s4s_core.app.comfyui import (
     identity,
     model_family,
     pixels_per_latent,
+    rows_by_guidance,
     space_of,
     times_of,
 )
 from s4s_core.app.folders import CHECKOUT
 from s4s_core.errors import ModelError
+from s4s_core.model import guided_scale
 
 from . import ModelChoice
 from .contract import about, file_digest, fingerprint
@@ -142,6 +144,7 @@ class ComfyModel:
         self.sigma_min, self.sigma_max = float(sampling.sigma_min), float(sampling.sigma_max)
         embedded = bool(base.model_config.unet_config.get("guidance_embed"))
         self.cfg = 1.0 if embedded else choice.cfg or (4.5 if self.space == "flow" else 7.0)
+        self.takes_guidance = self.cfg != 1
         guidance = (choice.cfg or GUIDANCE) if embedded else None
         family = model_family(base)
         width, height = (side or SIZES.get(family, 1024) for side in (choice.width, choice.height))
@@ -182,16 +185,33 @@ class ComfyModel:
         return torch.randint(len(self.prompts), (batch,), generator=generator, device=device)
 
     def denoise(
-        self, x: torch.Tensor, sigma: torch.Tensor, cond: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        sigma: torch.Tensor,
+        cond: torch.Tensor | None = None,
+        guidance: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return x0 of latents x at sigma [batch]; without a condition, for the negative prompt."""
+        """Return x0 of latents x at sigma [batch]; without a condition, for the negative prompt.
+
+        Rows with the same multiplier of guidance share calls of the network.
+        """
         sigma = torch.as_tensor(sigma, device=x.device).expand(len(x)).float()
         if cond is None:
             return self._guided(x, sigma, self.negative, 1.0).to(x.dtype)
+        numbers, out = torch.as_tensor(cond).expand(len(x)), torch.empty_like(x)
+        for multiplier, rows in rows_by_guidance(guidance):
+            cfg = guided_scale(self.cfg, multiplier)
+            out[rows] = self._prompted(x[rows], sigma[rows], numbers[rows], cfg)
+        return out
+
+    def _prompted(
+        self, x: torch.Tensor, sigma: torch.Tensor, numbers: torch.Tensor, cfg: float
+    ) -> torch.Tensor:
+        """Return x0 for prompt numbers [batch] at one guidance scale."""
         out = torch.empty_like(x)
-        for rows, positive in self.prompts.calls(torch.as_tensor(cond).expand(len(x))):
+        for rows, positive in self.prompts.calls(numbers):
             rows = rows if isinstance(rows, slice) else rows.to(x.device)
-            out[rows] = self._guided(x[rows], sigma[rows], positive, self.cfg).to(x.dtype)
+            out[rows] = self._guided(x[rows], sigma[rows], positive, cfg).to(x.dtype)
         return out
 
     def _guided(

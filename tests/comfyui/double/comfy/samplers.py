@@ -24,7 +24,7 @@ def _karras(n, sigma_min, sigma_max):
     return torch.cat([torch.linspace(*ends, n) ** 7, torch.zeros(1)])
 
 
-SAMPLER_NAMES = ["euler", "heun", "dpmpp_2m", "ipndm", "uni_pc_bh2"]
+SAMPLER_NAMES = ["euler", "euler_ancestral", "heun", "dpmpp_2m", "ipndm", "uni_pc_bh2"]
 SCHEDULER_HANDLERS = {
     "simple": SchedulerHandler(_simple),
     "karras": SchedulerHandler(_karras, use_ms=False),

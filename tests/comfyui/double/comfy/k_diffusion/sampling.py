@@ -1,4 +1,6 @@
-"""Two stock samplers, with one and two model calls per step."""
+"""Stock samplers: with one and two model calls per step, and one that adds noise."""
+
+import torch
 
 
 def _report(callback, i, x, sigma, denoised):
@@ -26,6 +28,16 @@ def sample_heun(model, x, sigmas, extra_args=None, callback=None, disable=None):
                 slope + (ahead - model(ahead, sigmas[i + 1] * ones, **extra_args)) / sigmas[i + 1]
             ) / 2
         x = x + slope * step
+    return x
+
+
+def sample_euler_ancestral(model, x, sigmas, extra_args=None, callback=None, disable=None):
+    """Half of each step's way back is new noise."""
+    noise = torch.Generator().manual_seed(extra_args["seed"])
+    for i in range(len(sigmas) - 1):
+        x = sample_euler(model, x, sigmas[i : i + 2], extra_args)
+        if sigmas[i + 1] > 0:
+            x = x + torch.randn(x.shape, generator=noise) * sigmas[i + 1] / 2
     return x
 
 
