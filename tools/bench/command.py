@@ -59,6 +59,7 @@ def _add_paper_options(parser: argparse.ArgumentParser) -> None:
         help="measure another model, which NAME() returns (default: the bundled model)",
     )
     add("--sections", metavar="A,B", help="measure only these sections; all results are reported")
+    add("--pictures", metavar="FOLDER", help="draw sheets of pictures of finished headlines")
     add("--workers", type=int, default=1, help="worker processes (default: 1)")
     add("--minutes", type=float, help="stop after this long; 0 only reports finished cells")
     add(

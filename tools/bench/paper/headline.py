@@ -7,7 +7,7 @@ from s4s_core.teacher import TEACHER_NFE
 from ..report import Row, Table
 from . import plans
 from .cells import Cell
-from .plans import CFGS, NFES, Plan, Rows
+from .plans import CFGS, Plan, Rows
 from .results import NOT_RUN, Reasons, Results, number, percent, ratio, reasons_of, spread
 
 ASIDE = {"NFE-eq", "seeds"}
@@ -23,10 +23,11 @@ def teachers_table(plan: Plan, results: Results) -> Table:
 
 
 def headline_tables(plan: Plan, results: Results, reasons: Reasons) -> Iterator[Table]:
-    """One table per CFG: classical solvers, artists' picks and S4S-GN."""
-    for cfg in CFGS:
-        title = f"{plan.base.nfe} NFE, CFG {cfg:g}"
-        yield _table(title, plan, results, reasons, plans.headline(plan.base, plan.seeds, cfg))
+    """One table per CFG or NFE: classical solvers, artists' picks and S4S-GN."""
+    for rows in plan.headlines:
+        cell = rows["S4S-GN"][0]
+        title = f"{cell.model}, {cell.nfe} NFE, CFG {cell.cfg:g}"
+        yield _table(title, plan, results, reasons, rows)
 
 
 def cause_tables(plan: Plan, results: Results, reasons: Reasons) -> Iterator[Table]:
@@ -41,13 +42,6 @@ def objective_tables(plan: Plan, results: Results, reasons: Reasons) -> Iterator
     for cfg in CFGS:
         title = f"Objectives, {plan.base.nfe} NFE, CFG {cfg:g}"
         yield _table(title, plan, results, reasons, plans.objectives(plan.base, cfg))
-
-
-def slow_tables(plan: Plan, results: Results, reasons: Reasons) -> Iterator[Table]:
-    """One table per NFE of a model of a few calls a second."""
-    for nfe in NFES:
-        rows = plans.slow_rows(plan.base, nfe)
-        yield _table(f"{plan.base.model}, {nfe} NFE", plan, results, reasons, rows)
 
 
 def _table(title: str, plan: Plan, results: Results, reasons: Reasons, rows: Rows) -> Table:

@@ -51,15 +51,23 @@ SLOW_BUDGET = 500
 SLOW_FRESH = 32
 
 
+Rows = dict[str, list[Cell]]
+"""{label: the cells of a row, one per seed}."""
+
+
 @dataclass(frozen=True)
 class Plan:
-    """Cells by section, and the seeds, budget and base cell that they were made from."""
+    """Cells by section, and the seeds, budget and base cell that they were made from.
+
+    `headlines` are the tables that compare S4S-GN with classical solvers, one per CFG or NFE.
+    """
 
     sections: dict[str, list[Cell]]
     seeds: tuple[int, ...]
     budget: int
     frechet: int
     base: Cell
+    headlines: tuple[Rows, ...] = ()
 
     @property
     def cells(self) -> list[Cell]:
@@ -113,10 +121,6 @@ def artists(base: Cell, nfe: int, cfg: float) -> dict[str, Cell]:
         name: replace(base, solver=solver, order=order, schedule=on, nfe=nfe, cfg=cfg)
         for name, (solver, order, on) in ARTISTS.items()
     }
-
-
-Rows = dict[str, list[Cell]]
-"""{label: the cells of a row, one per seed}."""
 
 
 def headline(base: Cell, seeds: Iterable[int], cfg: float) -> Rows:
@@ -341,7 +345,8 @@ def full_plan(budget: int = BUDGET, frechet: int = 2048, seed: int = 0) -> Plan:
     sections = {"teachers": [choice(base.model, cfg) for cfg in sorted({*CFGS, *GUIDANCE})]}
     sections |= _headline_sections(base, seeds, frechet)
     sections |= _paper_sections(base, budget, seeds, frechet)
-    return Plan(sections, seeds, budget, frechet, base)
+    headlines = tuple(headline(base, seeds, cfg) for cfg in CFGS)
+    return Plan(sections, seeds, budget, frechet, base, headlines)
 
 
 def _flat(rows: Iterable[Rows]) -> list[Cell]:
@@ -411,10 +416,10 @@ def slow_rows(base: Cell, nfe: int) -> Rows:
 def slow_plan(model: str, seed: int = 0) -> Plan:
     """The headline at several NFEs, for a model of a few calls a second without guidance."""
     base = Cell(model=model, seed=seed, fresh=SLOW_FRESH)
-    order = (base.nfe, *(nfe for nfe in NFES if nfe != base.nfe))
-    cells = _flat(slow_rows(base, nfe) for nfe in order)
-    sections = {"teachers": [choice(model, base.cfg)], "headline": cells}
-    return Plan(sections, (seed,), SLOW_BUDGET, 0, base)
+    headlines = tuple(slow_rows(base, nfe) for nfe in NFES)
+    first = sorted(headlines, key=lambda rows: rows["S4S-GN"][0].nfe != base.nfe)
+    sections = {"teachers": [choice(model, base.cfg)], "headline": _flat(first)}
+    return Plan(sections, (seed,), SLOW_BUDGET, 0, base, headlines)
 
 
 def quick_plan(budget: int = 20_000, seed: int = 0) -> Plan:

@@ -43,7 +43,7 @@ def build(plan: Plan, by_cell: ResultsByCell, reasons: Reasons, args: argparse.N
         return Report("paper-quick", "Quick orderings", "bench paper --quick", quick)
     if plan.base.model != "demo":
         teachers = headline.teachers_table(plan, results)
-        slow = [status, teachers, *headline.slow_tables(plan, results, reasons)]
+        slow = [status, teachers, *headline.headline_tables(plan, results, reasons)]
         name, command = f"paper-{plan.base.model}", "bench paper --model FILE.py:NAME"
         return Report(name, f"The headline on {plan.base.model}", command, slow)
     every = _all_tables(plan, results, reasons)

@@ -19,6 +19,7 @@ from ..report import Report
 from .cells import Cell, CellStore
 from .claims import check_orderings
 from .measuring import Inputs, Lab
+from .pictures import draw_sheets
 from .plans import Plan, full_plan, quick_plan, slow_plan
 from .report import build
 
@@ -47,6 +48,8 @@ def measure(args: argparse.Namespace) -> Report:
     reasons = run_cells(plan.cells_of(chosen), work, inputs, args.workers, deadline)
     if ledger:
         store.export_ledger(ledger, plan.cells)
+    if args.pictures:
+        draw_sheets(plan, Lab(work, inputs), Path(args.pictures))
     results = {cell: store.load(cell) for cell in plan.cells}
     if args.quick:
         check_orderings(plan, results, partial=deadline is not None)
