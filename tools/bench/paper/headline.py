@@ -10,7 +10,8 @@ from .cells import Cell
 from .plans import CFGS, Plan, Rows
 from .results import NOT_RUN, Reasons, Results, number, percent, ratio, reasons_of, spread
 
-ASIDE = {"NFE-eq", "seeds"}
+OPTIONAL = {"LPIPS", "specks", "look", "bands", "Fréchet above floor"}
+"""Columns that are left out where no row has them."""
 
 
 def teachers_table(plan: Plan, results: Results) -> Table:
@@ -45,14 +46,14 @@ def objective_tables(plan: Plan, results: Results, reasons: Reasons) -> Iterator
 
 
 def _table(title: str, plan: Plan, results: Results, reasons: Reasons, rows: Rows) -> Table:
-    """A table of all measures; a measure that no row has is left out."""
+    """A table of all measures."""
     cfg, nfe = next((c.cfg, c.nfe) for cells in rows.values() for c in cells)
     classical = rows.get("best classical", [plans.best(plan.base, nfe, cfg)])[0]
     lines = [_line(plan, results, label, cells, classical) for label, cells in rows.items()]
     head = [
         column
         for column in lines[0]
-        if column in ASIDE or any(line[column] != NOT_RUN for line in lines)
+        if column not in OPTIONAL or any(line[column] != NOT_RUN for line in lines)
     ]
     table: list[Row] = [[line[column] for column in head] for line in lines]
     return Table(title, head, table, reasons_of([c for r in rows.values() for c in r], reasons))
@@ -79,7 +80,7 @@ def _line(
         "Fréchet above floor": number(above_floor(plan, results, cells)),
         "PSNR": number(results.mean(cells, "psnr")),
         "NFE-eq": number(results.mean(cells, "calls"), 6),
-        "seeds": str(len(results.values(cells))),
+        "seeds": str(len(results.values(cells)) or NOT_RUN),
     }
 
 

@@ -41,30 +41,31 @@ def build(plan: Plan, by_cell: ResultsByCell, reasons: Reasons, args: argparse.N
         quick = [status, Table("Orderings", head, ordering_rows(plan, by_cell))]
         quick += tables.method_tables(plan, results, reasons, (1.0,))
         return Report("paper-quick", "Quick orderings", "bench paper --quick", quick)
-    if plan.base.model != "demo":
-        teachers = headline.teachers_table(plan, results)
-        slow = [status, teachers, *headline.headline_tables(plan, results, reasons)]
-        name, command = f"paper-{plan.base.model}", "bench paper --model FILE.py:NAME"
-        return Report(name, f"The headline on {plan.base.model}", command, slow)
-    every = _all_tables(plan, results, reasons)
+    own = plan.base.model == "demo"
+    every = [
+        headline.teachers_table(plan, results),
+        *headline.headline_tables(plan, results, reasons),
+        *(_all_tables(plan, results, reasons) if own else ()),
+    ]
     empty = [table for table in every if not _has_numbers(table)]
     if empty:
         status.note += "\n\nNot run yet: " + "; ".join(t.title for t in empty) + "."
+    shown = [table for table in every if table not in empty]
+    if not own:
+        name = plan.base.model
+        command = f"python s4s.py bench paper --model {name}.py:NAME"
+        return Report(f"paper-{name}", f"The headline on {name}", command, [status, *shown])
     claims = claims_table(plan, results)
     if args.out and draw_plots(plan, results, Path(args.out)):
         claims.note = "![Headline at 5 NFE](paper-headline.png)\n\n![By NFE](paper-nfe.png)"
     command = "python s4s.py bench paper --out docs/benchmarks"
-    shown = [t for t in every if t not in empty]
-    first = [status, headline.targets_table(plan, results)]
-    return Report(
-        "paper", "The paper's tables on the bundled model", command, first + shown + [claims]
-    )
+    parts = [status, headline.targets_table(plan, results), *shown, claims]
+    return Report("paper", "The paper's tables on the bundled model", command, parts)
 
 
 def _all_tables(plan: Plan, results: Results, reasons: Reasons) -> list[Table]:
+    """The tables that only the bundled model has."""
     every = [
-        headline.teachers_table(plan, results),
-        *headline.headline_tables(plan, results, reasons),
         *headline.cause_tables(plan, results, reasons),
         *headline.objective_tables(plan, results, reasons),
         *tables.method_tables(plan, results, reasons),
