@@ -478,6 +478,24 @@ def test_a_stopped_cell_goes_on_where_it_was(tmp_path):
     assert not stopped.store.state(cell).exists()
 
 
+def test_a_cell_that_is_killed_while_it_is_scored_is_not_trained_or_searched_again(
+    tmp_path, monkeypatch
+):
+    cell = plans.slow_rows(SMALL, 4)["S4S-GN"][0]
+    monkeypatch.setattr(GaussianMixture, "fingerprint", "mixture", raising=False)
+    with monkeypatch.context() as killed:
+        killed.setattr(measuring, "measures", None)
+        with pytest.raises(TypeError):
+            measuring.Lab(tmp_path).result(cell)
+    monkeypatch.setattr(measuring.Lab, "_search", None)
+    lab, calls = measuring.Lab(tmp_path), []
+    count = lambda *args: calls.append(len(args[0])) or denoise(*args)  # noqa: E731
+    denoise = lab.model("mixture", 1.0).denoise
+    monkeypatch.setattr(lab.model("mixture", 1.0), "denoise", count, raising=False)
+    assert lab.result(cell)["rmse"] > 0 and sum(calls) == 4 * SMALL.fresh
+    assert not lab.store.state(cell).exists()
+
+
 def test_a_run_ends_between_cells_and_goes_on_after_one_that_cannot_be_measured(
     tmp_path, monkeypatch
 ):

@@ -25,6 +25,7 @@ RECIPE = 4
 UNLEARNED = "unlearned"
 BUNDLED = "bundled"
 CHOICE = "choice"
+SEARCH = "search"
 RIVALS = ("bns", "gs", "trajectory", "dpm-v3")
 
 Result = dict[str, Any]
@@ -46,7 +47,8 @@ class Cell:
               models of a few calls a second)
     schedule  a schedule's name, "ld3" or "auto"
     method    "unlearned", a method of `fit`, a rival, "bundled" (the bundled solver file),
-              "teacher" or "choice" (which teacher the model gets)
+              "teacher", "choice" (which teacher the model gets) or "search" (which start
+              training gets, where a search is too dear to repeat)
     options   more options of `fit`, or what else identifies a table, as sorted (name, value) pairs
     frechet   the number of pictures for a Fréchet distance; 0 measures errors instead
     teacher   the solver:order to train with, "" for the chosen one; scores always use the chosen

@@ -10,6 +10,11 @@ from .cells import Cell
 from .plans import CFGS, Plan, Rows
 from .results import NOT_RUN, Reasons, Results, number, percent, ratio, reasons_of, spread
 
+MENDED = (
+    "Each row names what is mended. Objective: look and a last step whose weights keep their sum, "
+    "instead of L2 and free weights. Guidance: learned for each call, instead of fixed. Teacher: "
+    "the chosen one, instead of UniPC 3. All rows are scored against the chosen teacher."
+)
 OPTIONAL = {"LPIPS", "specks", "look", "bands", "Fréchet above floor"}
 """Columns that are left out where no row has them."""
 
@@ -35,7 +40,9 @@ def cause_tables(plan: Plan, results: Results, reasons: Reasons) -> Iterator[Tab
     """One table per CFG: what each mended cause does, alone and together."""
     for cfg in CFGS:
         title = f"Causes mended, {plan.base.nfe} NFE, CFG {cfg:g}"
-        yield _table(title, plan, results, reasons, plans.causes(plan.base, cfg))
+        table = _table(title, plan, results, reasons, plans.causes(plan.base, cfg))
+        table.note = f"{MENDED} {table.note}".strip()
+        yield table
 
 
 def objective_tables(plan: Plan, results: Results, reasons: Reasons) -> Iterator[Table]:

@@ -47,6 +47,7 @@ from .cells import (
     BUNDLED,
     CHOICE,
     RIVALS,
+    SEARCH,
     UNLEARNED,
     Cell,
     CellStore,
@@ -133,6 +134,7 @@ class Lab:
     ) -> None:
         self.store, self.inputs, self.stop = CellStore(work), inputs or Inputs(), stop
         self.cache = self.store.folder / "teacher"
+        self._other = {CHOICE: self._choose, SEARCH: self._search}
         self.model = lru_cache(maxsize=2)(self._model)
         self.costs = lru_cache(maxsize=2)(self._costs)
         self.fresh = lru_cache(maxsize=2)(self._fresh)
@@ -151,12 +153,14 @@ class Lab:
     def _measure_now(self, cell: Cell) -> Result:
         self.check_time()
         start = time.monotonic()
-        if cell.method == CHOICE:
-            result = self._choose(cell)
+        if cell.frechet:
+            result = self.frechet.measure(cell)
         else:
-            result = self.frechet.measure(cell) if cell.frechet else self._measure(cell)
+            result = self._other.get(cell.method, self._measure)(cell)
         result.setdefault("seconds", round(time.monotonic() - start, 1))
-        return self.store.save(cell, result)
+        saved = self.store.save(cell, result)
+        self.store.state(cell).unlink(missing_ok=True)
+        return saved
 
     def _model(self, name: str, cfg: float) -> Model:
         return load_model(name, cfg, self.inputs.models)
@@ -219,7 +223,9 @@ class Lab:
             return winner.table, 0, winner.label
         name = f"{cell.solver} {cell.order}, {cell.schedule}"
         if cell.schedule == "ld3":
-            table, calls = self._learned(replace(cell, schedule="edm", method="ld3"))
+            trained = replace(cell, schedule="edm", method="ld3")
+            table, calls = self._learned(trained)
+            self.store.state(trained).unlink(missing_ok=True)
             return table, calls, name
         return *self._start(cell), name
 
@@ -241,8 +247,8 @@ class Lab:
         """(table that a cell starts from, calls spent on finding it or its schedule)."""
         model = self.model(cell.model, cell.cfg)
         if cell.solver == "few":
-            start, calls = self._searched(cell)
-            return start.table, calls
+            found = self.result(replace(cell, method=SEARCH, budget=0, options=()))
+            return table_from(found["table"]), found["calls"]
         if cell.schedule == "ld3":
             result = self.result(replace(cell, method=UNLEARNED, options=()))
             return table_from(result["table"]), result["calls"]
@@ -280,7 +286,6 @@ class Lab:
             batch=BATCH,
             **options,
         )
-        self.store.state(cell).unlink(missing_ok=True)
         return result.pack[cell.nfe], choosing + result.calls
 
     def _objective(self, name: str | None) -> Objective | str | None:
@@ -337,6 +342,10 @@ class Lab:
         tables = candidates(model, cell.nfe, **(FEW if cell.solver == "few" else {}))
         ranked = rank(meter, tables, pairs, BATCH)
         return ranked[0][1], meter.calls + TEACHER_NFE * SEARCH_PAIRS
+
+    def _search(self, cell: Cell) -> Result:
+        start, calls = self._searched(cell)
+        return {"table": table_data(start.table), "name": start.label, "calls": calls}
 
     # Scores
 

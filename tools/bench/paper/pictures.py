@@ -41,7 +41,9 @@ def _tables(lab: Lab, rows: Rows) -> dict[str, SolverTable] | None:
         if found is None:
             return None
         name = f" ({found['name']})" if label == "best classical" else ""
-        tables[f"{label}{name}, {cell.nfe} calls"] = table_from(found["table"])
+        tables[f"{label[0].upper()}{label[1:]}{name}, {cell.nfe} calls"] = table_from(
+            found["table"]
+        )
     return tables
 
 

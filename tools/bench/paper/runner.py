@@ -1,6 +1,7 @@
 """Measure the cells of a plan until done or out of time, then report what is finished."""
 
 import argparse
+import importlib.util
 import multiprocessing
 import os
 import time
@@ -60,8 +61,8 @@ def inputs_of(args: argparse.Namespace) -> Inputs:
     """What measuring may read; a model in a file is known by the file's name."""
     file = args.model.rpartition(":")[0]
     models = ((Path(file).stem, args.model),) if file else ()
-    lpips = args.lpips or (str(LPIPS) if LPIPS.is_dir() else None)
-    return Inputs(args.images, lpips, models)
+    beside = LPIPS.is_dir() and importlib.util.find_spec("lpips") is not None
+    return Inputs(args.images, args.lpips or (str(LPIPS) if beside else None), models)
 
 
 def plan_of(args: argparse.Namespace, inputs: Inputs) -> Plan:
