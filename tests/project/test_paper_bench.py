@@ -1,6 +1,7 @@
 """`bench paper`: cells and plans, its instruments, and the orderings of a quick run."""
 
 import json
+import textwrap
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -13,11 +14,22 @@ from safetensors.torch import save_file
 from s4s_core import SolverTable, classical_table, load_solver, sample, schedule
 from s4s_core.app.folders import DEMO_SOLVER
 from s4s_core.classical.lagrange import Grid, stack_rows
-from s4s_core.errors import ObjectiveError, S4SError, TableError, TrainingCancelled
+from s4s_core.errors import ModelError, ObjectiveError, S4SError, TableError, TrainingCancelled
 from s4s_core.mixture import GaussianMixture
-from s4s_core.teacher import draw_noise
-from tools.bench.paper import cells, claims, dpm_v3, frechet, measuring, plans, report, rivals
+from s4s_core.teacher import default_teacher, draw_noise
+from tools.bench.paper import (
+    cells,
+    claims,
+    dpm_v3,
+    frechet,
+    measures,
+    measuring,
+    plans,
+    report,
+    rivals,
+)
 from tools.bench.paper.cells import Cell, CellStore, table_data, table_from
+from tools.bench.paper.measuring import Inputs
 from tools.bench.paper.runner import run_cells
 from trainer.cli import main
 
@@ -47,6 +59,7 @@ def finished(tmp_path_factory):
 def test_every_field_and_the_weights_are_part_of_a_cells_key(tmp_path, monkeypatch):
     changes = dict(solver="ipndm", order=2, schedule="logsnr", nfe=6, cfg=2.0, method="s4s", seed=1)
     changes |= dict(budget=9, options=(("fixed", True),), frechet=8, model="demo", fresh=17)
+    changes |= dict(teacher="unipc-bh2:3")
     assert SMALL.key == replace(SMALL).key and set(changes) == set(vars(SMALL))
     keys = {replace(SMALL, **{name: value}).key for name, value in changes.items()} | {SMALL.key}
     assert len(keys) == len(changes) + 1
@@ -79,8 +92,11 @@ def test_results_are_kept_and_carried_to_another_machine(tmp_path, monkeypatch):
 
 
 def test_tables_survive_json():
-    for name, order in (("ipndm", 3), ("unipc-bh2", 2), ("dpm-solver", 2)):
-        table = classical_table(name, [9.0, 3.0, 1.0, 0.1], order, "ve")
+    tables = [
+        classical_table(name, [9.0, 3.0, 1.0, 0.1], order, "ve")
+        for name, order in (("ipndm", 3), ("unipc-bh2", 2), ("dpm-solver", 2))
+    ]
+    for table in [*tables, tables[0].replace(guidance=[1.0, 0.5, 0.0])]:
         assert table_from(json.loads(json.dumps(table_data(table)))) == table
 
 
@@ -94,7 +110,7 @@ def test_the_plan_holds_every_table_of_the_paper():
         assert {"unlearned", "s4s"} <= found
     rivals = ("bns", "gs", "trajectory", "dpm-v3")
     for cfg, method in product((1.0, 2.0), (*plans.METHODS, *rivals)):
-        at = (method, cfg, 5, (), 0)
+        at = (method, cfg, 5, (), 0)  # options, frechet
         found = {c.seed for c in cells if (c.method, c.cfg, c.nfe, c.options, c.frechet) == at}
         assert found == {0, 1, 2}, (method, cfg)
     for cell in plans.rivals(plan.base, 1, (0,), 5, 1.0):
@@ -103,11 +119,59 @@ def test_the_plan_holds_every_table_of_the_paper():
             tables = [classical_table(cell.solver, each, cell.order, "ve") for each in nodes]
             assert not np.allclose(*(table.coefficients["b"] for table in tables))
         assert cell.solver == "auto" or cell.method in ("gs", "dpm-v3")
-    assert {c.cfg for c in cells} == set(plans.GUIDANCE)
-    budgets = {c.budget for c in cells if c.method != "unlearned" and not c.frechet}
-    assert budgets - {0} == {plans.BUDGET, plans.NORMAL, 3 * plans.NORMAL}
+    assert {c.cfg for c in cells} == {*plans.GUIDANCE, *plans.CFGS}
+    paper = {
+        c.budget for c in cells if c.method != "unlearned" and "held_out" not in dict(c.options)
+    }
+    assert paper - {0} == {plans.BUDGET, plans.NORMAL, 3 * plans.NORMAL}
     assert {c.frechet for c in cells} == {0, 2048}
     assert {c.frechet for c in plans.full_plan(frechet=0).cells} == {0}
+    assert plan.cells_of(["headline", "causes"])[0] == plan.headlines[0]["best classical"][0]
+    with pytest.raises(S4SError, match="no section 'none'"):
+        plan.cells_of(["none"])
+
+
+def test_causes_are_mended_alone_and_together_against_one_teacher():
+    rows = plans.causes(SMALL, 4.0)
+    assert list(rows)[0] == "all three" and list(rows)[-1] == "none"
+    assert len({cells[0].key for cells in rows.values()}) == 8
+    assert rows["all three"] == plans.headline(SMALL, (0,), 4.0)["S4S-GN"]
+    none = rows["none"][0]
+    old = {"objective": "l2", "consistent": "free", "guidance": False}
+    assert none.teacher == "unipc-bh2:3" and old.items() <= dict(none.options).items()
+    unguided = plans.causes(SMALL, 1.0)
+    assert len({cells[0].key for cells in unguided.values()}) == 4, "there is no guidance to learn"
+
+
+def test_a_headline_cell_spends_at_most_twelve_thousand_calls(tmp_path):
+    plan = plans.full_plan()
+    cells = [c for c in plan.cells if "held_out" in dict(c.options)]
+    assert {c.cfg for c in cells} == set(plans.CFGS)
+    assert min(c.budget for c in cells) > 4000, "most of what is left is for training"
+    for cell in (plans.newton(SMALL, 1.0, 0), plans.newton(SMALL, 1.0, 0, "unipc-bh2:3")):
+        assert 10_000 < measuring.Lab(tmp_path).result(cell)["calls"] <= plans.TOTAL
+
+
+def test_one_teacher_for_all_but_the_cell_that_names_its_own(tmp_path, monkeypatch):
+    lab, used, asked = measuring.Lab(tmp_path), [], []
+
+    def refuse(*_, teacher, **__):
+        used.append(teacher)
+        raise ObjectiveError("Enough.")
+
+    monkeypatch.setattr(measuring, "choose_teacher", lambda model: asked.append(1) or ("dpmpp", 2))
+    monkeypatch.setattr(measuring, "fit", refuse)
+    cell = replace(SMALL, method="s4s", solver="ipndm", budget=500)
+    for each in (cell, replace(cell, teacher="unipc-bh2:3")):
+        with pytest.raises(ObjectiveError, match="Enough"):
+            lab.result(each)
+    model = lab.model("mixture", 1.0)
+    chosen = default_teacher(model, solver=("dpmpp", 2))
+    assert used == [chosen, default_teacher(model)]
+    again = measuring.Lab(tmp_path)
+    target = sample(model.denoise, again._pairs(cell).x, chosen)
+    assert torch.allclose(again._pairs(cell).target, target, atol=1e-5)
+    assert asked == [1], "it is chosen once and kept"
 
 
 def test_the_report_reads_only_cells_of_the_plan():
@@ -118,7 +182,7 @@ def test_the_report_reads_only_cells_of_the_plan():
         def get(self, cell, default=None):
             asked.add(cell)
             numbers = dict.fromkeys(("rmse", "median", "psnr", "calls", "seconds"), 1.0)
-            return numbers | {"name": "x", "to_teacher": float(len(cell.method))}
+            return numbers | {"name": "x", "to_teacher": float(len(cell.method)), "order": 2}
 
     args = SimpleNamespace(quick=False, out=None)
     built = report.build(plan, Asked(), {}, args)
@@ -126,12 +190,60 @@ def test_the_report_reads_only_cells_of_the_plan():
     assert not set(plan.cells) - asked, "a cell is measured that no table shows"
     assert len(built.tables) > 15
     empty = report.build(plan, {}, {}, args)
-    assert len(empty.tables) == 2 and "not run" in empty.markdown()
-    for table in built.tables[2:]:
+    assert len(empty.tables) == 3 and "not run" in empty.markdown()
+    for table in built.tables[2:-1]:
         assert table.title in empty.tables[0].note
 
 
 # Instruments
+
+
+def test_equal_results_look_equal_and_grain_shows_in_the_high_bands():
+    pictures = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    same = measures.measures(pictures, pictures)
+    assert same["bands"] == pytest.approx([1.0] * 7) and same["look"] == same["rmse"] == 0
+    checks = 0.5 * (-1.0) ** (torch.arange(16)[:, None] + torch.arange(16))
+    grainy = measures.measures(pictures + checks, pictures)
+    assert grainy["bands"][:6] == pytest.approx([1.0] * 6, abs=1e-6) and grainy["bands"][6] > 1.05
+    assert set(measures.measures(pictures[:, 0, 0], pictures[:, 0, 0])) == {
+        "rmse",
+        "median",
+        "psnr",
+    }
+
+
+def test_specks_are_counted_on_plain_white_only():
+    teacher = torch.ones(1, 3, 8, 8)
+    teacher[..., 6:] = -1  # its neighbours in column 5 are white, but not plain
+    result = teacher.clone()
+    result[0, 1, 2, 2] = 0.8  # a speck
+    result[0, 1, 3, 3] = 0.95  # too faint
+    result[0, :, 4, 5:] = 0.0  # beside the edge and on dark
+    assert measures.specks(result, teacher) == 1 / (6 * 4)
+    assert measures.specks(result, teacher - 1) is None
+
+
+def test_lpips_takes_every_weight_from_a_file_or_says_what_is_wrong(tmp_path, monkeypatch):
+    lpips = pytest.importorskip("lpips")
+    state = lpips.LPIPS(net="alex", pnet_rand=True, verbose=False).state_dict()
+    given = {f"lin{k}": state[f"lin{k}.model.1.weight"].flatten() for k in range(5)}
+    for name in [name for name in state if name.startswith("net.")]:
+        given["features." + name.split(".", 2)[2]] = state[name]
+    save_file(given, tmp_path / "alexnet.safetensors")
+    found = measures.load_lpips(tmp_path)
+    assert all(torch.equal(found.network.state_dict()[name], state[name]) for name in state)
+    x, y = torch.rand(2, 2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    both, near = measures.L2AndLpips(found).distance(x, y), (x - y).flatten(1).square().mean(1)
+    assert torch.allclose(both, found.distance(x, y) + near)
+    assert measures.measures(x, y, found)["lpips"] == pytest.approx(
+        float(found.distance(x, y).mean())
+    )
+    del given["lin3"]
+    save_file(given, tmp_path / "alexnet.safetensors")
+    with pytest.raises(ObjectiveError, match="lin3"):
+        measures.load_lpips(tmp_path)
+    with pytest.raises(ObjectiveError, match="--lpips"):
+        measuring.Lab(tmp_path)._objective("lpips-alex")
 
 
 def constant_statistics(l, s, size=64, points=41):  # noqa: E741
@@ -206,7 +318,7 @@ def test_a_table_of_maximal_order_is_the_same_solver(model):
 
 def test_trajectory_matching_is_near_the_exact_trajectory_at_every_node(model):
     table = classical_table("ipndm", schedule("edm", 5, model), 3, "ve")
-    found, calls = rivals.trajectory(model, table, 2000, seed=1)
+    found, calls = rivals.trajectory(model, table, ("unipc-bh2", 3), 2000, seed=1)
     assert calls <= 2000 and found.sigmas.tolist() == table.sigmas.tolist()
     x, cond = draw_noise(model, 32, 2)
     fine = rivals._refined(torch.tensor(table.sigmas), 100, model.sigma_min)
@@ -269,7 +381,7 @@ def test_frechet_cells_render_once_and_know_the_floor(tmp_path, cheap_features, 
     save_file(
         {"pictures": torch.zeros(9, 3, 32, 32, dtype=torch.uint8)}, tmp_path / "p.safetensors"
     )
-    lab = measuring.Lab(tmp_path / "work", tmp_path / "p.safetensors")
+    lab = measuring.Lab(tmp_path / "work", Inputs(images=str(tmp_path / "p.safetensors")))
     euler = Cell(solver="euler", order=1, nfe=2, frechet=12, fresh=2)
     found = lab.result(euler)
     floor = lab.result(replace(euler, method="teacher"))
@@ -325,6 +437,34 @@ def test_a_run_without_time_reports_what_an_earlier_report_holds(tmp_path, capsy
     assert CellStore(tmp_path / "elsewhere").load(cell)["rmse"] == 0.5
 
 
+def test_a_model_in_a_file_gets_its_headline_and_pictures(tmp_path, capsys, monkeypatch):
+    code = """
+        from s4s_core.mixture import GaussianMixture
+
+        def model():
+            return GaussianMixture.random(4, (3, 8, 8), seed=1, spread=0.5, scale=0.1)
+    """
+    (tmp_path / "faces.py").write_text(textwrap.dedent(code))
+    monkeypatch.setattr(plans, "NFES", (4, 5))
+    out, work = str(tmp_path / "out"), str(tmp_path / "work")
+    options = ["--model", f"{tmp_path / 'faces.py'}:model", "--out", out, "--pictures", out]
+    assert main(["bench", "paper", *options, "--work", work]) == 0
+    text = (tmp_path / "out" / "paper-faces.md").read_text()
+    assert "faces, 4 NFE" in text and "DPM++ 2M Karras" in text and "not run" not in text
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"pictures-faces-cfg1-4.png", "pictures-faces-cfg1-5.png"} < names
+    assert str(tmp_path) not in text + (tmp_path / "out" / "paper-faces-cells.jsonl").read_text()
+    assert (
+        main(["bench", "paper", "--model", f"{tmp_path / 'faces.py'}:other", "--work", work]) == 0
+    )
+    assert "not run" not in capsys.readouterr().out, "it is all measured"
+    assert main(["bench", "paper", "--model", "nothing"]) == 1
+    assert "--model is demo or FILE.py:NAME" in capsys.readouterr().err
+    for place in (f"{tmp_path / 'faces.py'}:other", f"{tmp_path / 'none.py'}:model"):
+        with pytest.raises(ModelError):
+            measuring.python_model(place)
+
+
 def test_a_stopped_cell_goes_on_where_it_was(tmp_path):
     """Stopped between model calls, the result is that of an undisturbed run."""
     cell = replace(SMALL, method="s4s", solver="ipndm", budget=6000)
@@ -338,6 +478,24 @@ def test_a_stopped_cell_goes_on_where_it_was(tmp_path):
     assert not stopped.store.state(cell).exists()
 
 
+def test_a_cell_that_is_killed_while_it_is_scored_is_not_trained_or_searched_again(
+    tmp_path, monkeypatch
+):
+    cell = plans.slow_rows(SMALL, 4)["S4S-GN"][0]
+    monkeypatch.setattr(GaussianMixture, "fingerprint", "mixture", raising=False)
+    with monkeypatch.context() as killed:
+        killed.setattr(measuring, "measures", None)
+        with pytest.raises(TypeError):
+            measuring.Lab(tmp_path).result(cell)
+    monkeypatch.setattr(measuring.Lab, "_search", None)
+    lab, calls = measuring.Lab(tmp_path), []
+    count = lambda *args: calls.append(len(args[0])) or denoise(*args)  # noqa: E731
+    denoise = lab.model("mixture", 1.0).denoise
+    monkeypatch.setattr(lab.model("mixture", 1.0), "denoise", count, raising=False)
+    assert lab.result(cell)["rmse"] > 0 and sum(calls) == 4 * SMALL.fresh
+    assert not lab.store.state(cell).exists()
+
+
 def test_a_run_ends_between_cells_and_goes_on_after_one_that_cannot_be_measured(
     tmp_path, monkeypatch
 ):
@@ -347,16 +505,16 @@ def test_a_run_ends_between_cells_and_goes_on_after_one_that_cannot_be_measured(
     monkeypatch.setattr(measuring, "fit", refuse)
     good = replace(SMALL, solver="ipndm")
     bad = replace(good, method="s4s", budget=500)
-    assert run_cells([bad, good], tmp_path, None, 1, deadline=0) == {}
+    assert run_cells([bad, good], tmp_path, Inputs(), 1, deadline=0) == {}
     assert not list(tmp_path.glob("*.json"))
-    assert run_cells([bad, good], tmp_path, None, 1, None) == {bad: "There are no weights."}
+    assert run_cells([bad, good], tmp_path, Inputs(), 1, None) == {bad: "There are no weights."}
     assert CellStore(tmp_path).load(good) and not CellStore(tmp_path).load(bad)
 
 
 def test_workers_find_what_one_process_finds(tmp_path):
     cells = [replace(SMALL, solver=s, nfe=4) for s in ("ipndm", "dpmpp", "unipc-bh2")]
     for workers in (1, 2):
-        run_cells(cells, tmp_path / str(workers), None, workers, None)
+        run_cells(cells, tmp_path / str(workers), Inputs(), workers, None)
     for cell in cells:
         one, two = (CellStore(tmp_path / name).load(cell)["rmse"] for name in "12")
         assert one == pytest.approx(two, rel=1e-5) and one > 0  # the workers have more threads

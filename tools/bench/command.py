@@ -51,6 +51,15 @@ def _add_paper_options(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="first of three training seeds (default: 0)")
     add("--work", metavar="FOLDER", help="folder for finished cells")
     add("--images", metavar="FILE", help="training pictures (.safetensors) to compare with")
+    add("--lpips", metavar="FOLDER", help="weights of LPIPS (alexnet.safetensors) to score with")
+    add(
+        "--model",
+        default="demo",
+        metavar="FILE.py:NAME",
+        help="measure another model, which NAME() returns (default: the bundled model)",
+    )
+    add("--sections", metavar="A,B", help="measure only these sections; all results are reported")
+    add("--pictures", metavar="FOLDER", help="draw sheets of pictures of finished headlines")
     add("--workers", type=int, default=1, help="worker processes (default: 1)")
     add("--minutes", type=float, help="stop after this long; 0 only reports finished cells")
     add(

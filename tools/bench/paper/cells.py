@@ -19,15 +19,17 @@ from s4s_core.demo import WEIGHTS
 from s4s_core.lock import Lock
 from s4s_core.table import SolverTable, canonical_json
 
-RECIPE = 3
+RECIPE = 4
 """Increase this when measurements change, so that old results are not reused."""
 
 UNLEARNED = "unlearned"
 BUNDLED = "bundled"
+CHOICE = "choice"
+SEARCH = "search"
 RIVALS = ("bns", "gs", "trajectory", "dpm-v3")
 
 Result = dict[str, Any]
-"""What was measured of a cell: rmse, median, psnr, calls, seconds, table, ..."""
+"""What was measured of a cell: rmse, median, lpips, specks, calls, seconds, table, ..."""
 
 
 @lru_cache(maxsize=1)
@@ -40,13 +42,16 @@ def weights_digest() -> str:
 class Cell:
     """One measurement: a solver on a schedule at an NFE, and how it is learned.
 
-    solver    a classical solver (with its order), "auto" (training picks its start) or "best"
-              (the best of all classical solvers on all schedules)
+    solver    a classical solver (with its order), "auto" (training picks its start), "best" (the
+              best of all classical solvers on all schedules) or "few" (the best of a few, for
+              models of a few calls a second)
     schedule  a schedule's name, "ld3" or "auto"
-    method    "unlearned", a method of `fit`, a rival, "bundled" (the bundled solver file) or
-              "teacher"
+    method    "unlearned", a method of `fit`, a rival, "bundled" (the bundled solver file),
+              "teacher", "choice" (which teacher the model gets) or "search" (which start
+              training gets, where a search is too dear to repeat)
     options   more options of `fit`, or what else identifies a table, as sorted (name, value) pairs
     frechet   the number of pictures for a Fréchet distance; 0 measures errors instead
+    teacher   the solver:order to train with, "" for the chosen one; scores always use the chosen
 
     Equal cells are the same measurement.
     """
@@ -63,6 +68,7 @@ class Cell:
     frechet: int = 0
     model: str = "demo"
     fresh: int = 256
+    teacher: str = ""
 
     @property
     def key(self) -> str:
@@ -81,7 +87,13 @@ class Cell:
         where = f"{self.nfe} NFE, CFG {self.cfg:g}"
         extra = "".join(f", {name} {value}" for name, value in self.options)
         what = "Fréchet distance of " if self.frechet else ""
-        return f"{what}{self.method} {self.start}, {where}, seed {self.seed}{extra}"
+        taught = f", teacher {self.teacher}" if self.teacher else ""
+        return f"{what}{self.method} {self.start}, {where}, seed {self.seed}{extra}{taught}"
+
+
+def choice(model: str, cfg: float) -> Cell:
+    """The choice of a model's teacher at a CFG."""
+    return Cell(method=CHOICE, model=model, cfg=cfg)
 
 
 class CellStore:
@@ -141,6 +153,7 @@ def table_data(table: SolverTable) -> dict[str, Any]:
 
 def table_from(data: dict[str, Any]) -> SolverTable:
     """Rebuild a table from `table_data`."""
-    own = ("family", "order", "form", "space", "sigmas", "call_sigmas")
+    own = ("family", "order", "form", "space", "sigmas", "call_sigmas", "guidance")
     coefficients = {key: value for key, value in data.items() if key not in own}
-    return SolverTable(**{key: data[key] for key in own}, coefficients=coefficients)
+    known = {key: data[key] for key in own if key in data}
+    return SolverTable(**known, coefficients=coefficients)

@@ -19,7 +19,7 @@ from s4s_core.atomic import write_atomic
 from s4s_core.errors import S4SError
 from s4s_core.model import Model
 from s4s_core.table import SolverTable
-from s4s_core.teacher import default_teacher, draw_noise
+from s4s_core.teacher import Pairs, draw_noise
 from trainer.extras import install_line
 
 from .cells import Cell, weights_digest
@@ -109,15 +109,17 @@ class FrechetDistances:
         """Measure `cell.frechet` pictures, from other noise than the reference pictures."""
         model, table = self.lab.model(cell.model, cell.cfg), self._table(cell)
         ours = self._moments(cell, model, table, SAMPLE_SEED)
-        reference = self._moments(cell, model, default_teacher(model), REFERENCE_SEED)
+        teacher = self.lab.teacher(cell.model, cell.cfg)
+        reference = self._moments(cell, model, teacher, REFERENCE_SEED)
         result = {"to_teacher": distance(ours, reference), "calls": 0}
-        if self.lab.images:
-            result["to_images"] = distance(ours, self._training_moments(Path(self.lab.images)))
+        if self.lab.inputs.images:
+            pictures = self._training_moments(Path(self.lab.inputs.images))
+            result["to_images"] = distance(ours, pictures)
         return result
 
     def _table(self, cell: Cell) -> SolverTable:
         if cell.method == "teacher":
-            return default_teacher(self.lab.model(cell.model, cell.cfg))
+            return self.lab.teacher(cell.model, cell.cfg)
         return self.lab.table(Cell(**{**vars(cell), "frechet": 0}))
 
     def _moments(self, cell: Cell, model: Model, table: SolverTable, seed: int) -> Moments:
@@ -138,8 +140,8 @@ class FrechetDistances:
         with torch.inference_mode():
             for start in range(0, len(x), BATCH):
                 self.lab.check_time()
-                rows = slice(start, start + BATCH)
-                parts.append(sample(model.denoise, x[rows], table, cond[rows]))
+                part = Pairs(x, cond, x)[start : start + BATCH]
+                parts.append(sample(model.denoise, part.x, table, part.cond))
         return torch.cat(parts)
 
     def _training_moments(self, path: Path) -> Moments:

@@ -1,10 +1,14 @@
-"""Measure cells: build or train the solver that a cell names, and score it on fresh noise."""
+"""Measure cells: build or train the solver that a cell names, and score it on fresh noise.
+
+A model has one teacher at each CFG, the one that `choose_teacher` chooses: for the pairs that
+solvers are scored on, for Fréchet distances, for rivals and for training.
+"""
 
 import copy
 import importlib.util
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,21 +23,41 @@ from s4s_core.candidates import (
     candidates,
     named_solver,
     rank,
-    rank_starts,
 )
-from s4s_core.errors import S4SError, TrainingCancelled
+from s4s_core.errors import ModelError, ObjectiveError, S4SError, TrainingCancelled
 from s4s_core.model import Denoiser, Model
+from s4s_core.objectives import Lpips, Objective
 from s4s_core.schedules.gits import gits_costs
 from s4s_core.table import SolverTable
-from s4s_core.teacher import TEACHER_NFE, Pairs, default_teacher, draw_pairs
+from s4s_core.teacher import (
+    TEACHER_NFE,
+    Pairs,
+    choice_calls,
+    choose_teacher,
+    default_teacher,
+    draw_pairs,
+)
 from s4s_core.training.gradient import PLAIN_COST
 from s4s_core.training.parameters import as_multistep
 from s4s_core.training.settings import Settings
 from s4s_core.training.task import Meter
 
 from . import dpm_v3, rivals
-from .cells import BUNDLED, RIVALS, UNLEARNED, Cell, CellStore, Result, table_data, table_from
+from .cells import (
+    BUNDLED,
+    CHOICE,
+    RIVALS,
+    SEARCH,
+    UNLEARNED,
+    Cell,
+    CellStore,
+    Result,
+    choice,
+    table_data,
+    table_from,
+)
 from .frechet import FrechetDistances
+from .measures import L2AndLpips, load_lpips, measures
 
 FRESH_SEED = 800_000_001
 """Seed of the noise for scoring, far from the seeds of every training run."""
@@ -43,6 +67,10 @@ BATCH = 64
 SEARCH_PAIRS = 16
 PAIRS_COST = TEACHER_NFE * (Settings.samples + Settings.validation + Settings.held_out)
 """Calls for the teacher pairs that `fit` draws on top of its budget."""
+FEW_SOLVERS = (("euler", 1), ("ipndm", 2), ("ipndm", 3), ("dpmpp", 2), ("unipc-bh2", 2))
+FEW_SCHEDULES = ("edm", "logsnr")
+"""What a search tries with a model of a few calls a second."""
+FEW: dict[str, Any] = {"solvers": FEW_SOLVERS, "schedules": FEW_SCHEDULES}
 PHASES = {"s4s-alt": 16}
 RATE = 0.01
 """Learning rate of the gradient methods: the best of five from 0.005 to 0.1 for S4S, S4S-Alt and
@@ -51,33 +79,63 @@ joint, at 8,000 NFE-equivalents on the analytic model with separate seeds."""
 Solver = SolverTable | dpm_v3.Solver
 
 
-def load_model(name: str, cfg: float) -> Model:
-    """Load the bundled model, or the analytic one ("mixture") that quick runs use."""
+@dataclass(frozen=True)
+class Inputs:
+    """What measuring may read: training pictures, weights of LPIPS, and models in Python files.
+
+    images  a file of training pictures for Fréchet distances
+    lpips   a folder with alexnet.safetensors
+    models  (name, "FILE.py:NAME") of models that NAME() returns; cells know them by name
+    """
+
+    images: str | None = None
+    lpips: str | None = None
+    models: tuple[tuple[str, str], ...] = ()
+
+
+def load_model(name: str, cfg: float, models: tuple[tuple[str, str], ...] = ()) -> Model:
+    """Load the bundled model, the analytic one ("mixture") of quick runs, or one of `models`."""
     if name == "mixture":
         from s4s_core.mixture import GaussianMixture
 
         return GaussianMixture.random(64, (64,), seed=3, spread=1.0, scale=0.5, rank=8)
+    if name != "demo":
+        return python_model(dict(models)[name])
     from s4s_core.demo import load_demo
 
     return load_demo("ve", cfg)
 
 
+def python_model(place: str) -> Model:
+    """Call NAME of "FILE.py:NAME", which returns a model; raise ModelError if that fails."""
+    file, _, name = place.rpartition(":")
+    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    if not Path(file).is_file() or spec is None or spec.loader is None:
+        raise ModelError(f"'{place}' does not name a Python file and what to call in it.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not callable(getattr(module, name, None)):
+        raise ModelError(f"{file} has no function or class '{name}'.")
+    model: Model = getattr(module, name)()
+    return model
+
+
 class Lab:
     """Measures cells in one process; `store` is shared with all other processes.
 
-    `images` is a file of training pictures for Fréchet distances. Once `stop()` is true,
-    measuring raises TrainingCancelled.
+    Once `stop()` is true, measuring raises TrainingCancelled.
     """
 
     def __init__(
         self,
         work: Path | str,
-        images: Path | str | None = None,
+        inputs: Inputs | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> None:
-        self.store, self.images, self.stop = CellStore(work), images, stop
+        self.store, self.inputs, self.stop = CellStore(work), inputs or Inputs(), stop
         self.cache = self.store.folder / "teacher"
-        self.model = lru_cache(maxsize=2)(load_model)
+        self._other = {CHOICE: self._choose, SEARCH: self._search}
+        self.model = lru_cache(maxsize=2)(self._model)
         self.costs = lru_cache(maxsize=2)(self._costs)
         self.fresh = lru_cache(maxsize=2)(self._fresh)
 
@@ -95,17 +153,53 @@ class Lab:
     def _measure_now(self, cell: Cell) -> Result:
         self.check_time()
         start = time.monotonic()
-        result = self.frechet.measure(cell) if cell.frechet else self._measure(cell)
+        if cell.frechet:
+            result = self.frechet.measure(cell)
+        else:
+            result = self._other.get(cell.method, self._measure)(cell)
         result.setdefault("seconds", round(time.monotonic() - start, 1))
-        return self.store.save(cell, result)
+        saved = self.store.save(cell, result)
+        self.store.state(cell).unlink(missing_ok=True)
+        return saved
+
+    def _model(self, name: str, cfg: float) -> Model:
+        return load_model(name, cfg, self.inputs.models)
 
     @cached_property
     def frechet(self) -> FrechetDistances:
         return FrechetDistances(self)
 
+    @cached_property
+    def lpips(self) -> Lpips | None:
+        """LPIPS with its real weights, if they are there."""
+        return load_lpips(self.inputs.lpips) if self.inputs.lpips else None
+
     def table(self, cell: Cell) -> SolverTable:
         """Return the table of a cell."""
         return table_from(self.result(cell)["table"])
+
+    # Teachers
+
+    def chosen(self, name: str, cfg: float) -> tuple[str, int]:
+        """(solver, order) of the teacher of a model at a CFG; it is chosen once."""
+        found = self.result(choice(name, cfg))
+        return found["solver"], found["order"]
+
+    def teacher(self, name: str, cfg: float) -> SolverTable:
+        """The teacher of a model at a CFG."""
+        return default_teacher(self.model(name, cfg), solver=self.chosen(name, cfg))
+
+    def _choose(self, cell: Cell) -> Result:
+        with torch.inference_mode():
+            solver, order = choose_teacher(self.model(cell.model, cell.cfg))
+        return {"solver": solver, "order": order, "calls": choice_calls()}
+
+    def _own_teacher(self, cell: Cell) -> tuple[SolverTable, int]:
+        """(the teacher that a cell is trained with, calls spent on choosing it)."""
+        if not cell.teacher:
+            return self.teacher(cell.model, cell.cfg), choice_calls()
+        solver, _, order = cell.teacher.partition(":")
+        return default_teacher(self.model(cell.model, cell.cfg), solver=(solver, int(order))), 0
 
     # Solvers
 
@@ -124,12 +218,14 @@ class Lab:
 
     def _unlearned(self, cell: Cell) -> tuple[SolverTable, int, str]:
         """(table, calls spent on its schedule, name) of a classical solver."""
-        if cell.solver == "best":
-            winner = self._best(cell)
+        if cell.solver in ("best", "few"):
+            winner = self._best(cell) if cell.solver == "best" else self._best_of_few(cell)
             return winner.table, 0, winner.label
         name = f"{cell.solver} {cell.order}, {cell.schedule}"
         if cell.schedule == "ld3":
-            table, calls = self._learned(replace(cell, schedule="edm", method="ld3"))
+            trained = replace(cell, schedule="edm", method="ld3")
+            table, calls = self._learned(trained)
+            self.store.state(trained).unlink(missing_ok=True)
             return table, calls, name
         return *self._start(cell), name
 
@@ -141,9 +237,18 @@ class Lab:
         tables = candidates(model, cell.nfe, schedules=names, options=options)
         return rank(model.denoise, tables, self._pairs(cell), BATCH, first=32)[0][1]
 
-    def _start(self, cell: Cell) -> tuple[SolverTable, int]:
-        """(table that a cell starts from, calls spent on its schedule)."""
+    def _best_of_few(self, cell: Cell) -> Candidate:
+        """The best of a few classical solvers on 16 of the pairs it is scored on."""
         model = self.model(cell.model, cell.cfg)
+        tables = candidates(model, cell.nfe, **FEW)
+        return rank(model.denoise, tables, self._pairs(cell)[:SEARCH_PAIRS], BATCH)[0][1]
+
+    def _start(self, cell: Cell) -> tuple[SolverTable, int]:
+        """(table that a cell starts from, calls spent on finding it or its schedule)."""
+        model = self.model(cell.model, cell.cfg)
+        if cell.solver == "few":
+            found = self.result(replace(cell, method=SEARCH, budget=0, options=()))
+            return table_from(found["table"]), found["calls"]
         if cell.schedule == "ld3":
             result = self.result(replace(cell, method=UNLEARNED, options=()))
             return table_from(result["table"]), result["calls"]
@@ -166,20 +271,32 @@ class Lab:
         options = dict(cell.options) | options
         if method != "gauss-newton":
             options = self._gradient_options(cell) | options
+        teacher, choosing = self._own_teacher(cell)
         result = fit(
             self.model(cell.model, cell.cfg),
             cell.nfe,
             method,
             cell.seed,
             cell.budget,
+            objective=self._objective(options.pop("objective", None)),
+            teacher=teacher,
             cache=self.cache,
             state=self.store.state(cell),
             cancelled=self.stop,
             batch=BATCH,
             **options,
         )
-        self.store.state(cell).unlink(missing_ok=True)
-        return result.pack[cell.nfe], result.calls
+        return result.pack[cell.nfe], choosing + result.calls
+
+    def _objective(self, name: str | None) -> Objective | str | None:
+        """An objective of `fit`; those with LPIPS use the weights of the inputs."""
+        if name is None or "lpips" not in name:
+            return name
+        if self.lpips is None:
+            raise ObjectiveError(
+                "The weights of LPIPS are missing: pass their folder with --lpips."
+            )
+        return L2AndLpips(self.lpips) if name == L2AndLpips.name else self.lpips
 
     def _gradient_options(self, cell: Cell) -> dict[str, Any]:
         """Options of `fit` with as many epochs per phase as the budget pays for."""
@@ -190,7 +307,10 @@ class Lab:
         return {"epochs": epochs, "rate": RATE, "rematerialise": False}
 
     def _rival(self, cell: Cell) -> tuple[Solver, int]:
-        """(solver, calls) of a rival; those without teacher pairs may spend their cost as well."""
+        """(solver, calls) of a rival; those without teacher pairs may spend their cost as well.
+
+        None of them knows our objective, our constraint on the last step or learned guidance.
+        """
         model = self.model(cell.model, cell.cfg)
         seed, whole = RIVAL_SEED + 1_000 * cell.seed, cell.budget + PAIRS_COST
         if cell.method == "dpm-v3":
@@ -199,24 +319,33 @@ class Lab:
         start, searching = self._searched(cell)
         table = as_multistep(start.table)
         if cell.method == "trajectory":
-            table, calls = rivals.trajectory(model, table, whole, seed)
+            taught = self.chosen(cell.model, cell.cfg)
+            table, calls = rivals.trajectory(model, table, taught, whole, seed)
         elif cell.method == "gs":
             nodes = schedule(start.schedule, cell.nfe, model)
-            args = model, cell.solver, cell.order, nodes, cell.budget, cell.seed
-            table, calls = rivals.generalized(*args, rate=RATE, cache=self.cache)
+            args = cell.solver, cell.order, nodes, cell.budget, cell.seed
+            teacher = self.teacher(cell.model, cell.cfg)
+            table, calls = rivals.generalized(model, teacher, *args, rate=RATE, cache=self.cache)
         else:
+            plain = {"objective": "l2", "consistent": "free", "guidance": False, "relax": 0.0}
             wide = rivals.of_maximal_order(table)
-            table, calls = self._fit(cell, "joint", init=wide, relax=0.0)
-        return table, searching + calls
+            table, calls = self._fit(cell, "joint", init=wide, **plain)
+            return table, searching + calls
+        return table, choice_calls() + searching + calls
 
     def _searched(self, cell: Cell) -> tuple[Candidate, int]:
         """(best classical start, calls) of a search like the one that `fit` begins with."""
-        model = self.model(cell.model, cell.cfg)
-        seed, teacher = RIVAL_SEED + 1_000 * cell.seed + 1, default_teacher(model)
+        model, teacher = self.model(cell.model, cell.cfg), self.teacher(cell.model, cell.cfg)
+        seed = RIVAL_SEED + 1_000 * cell.seed + 1
         pairs = draw_pairs(model, teacher, SEARCH_PAIRS, seed, BATCH, self.cache)
         meter = Meter(model.denoise)
-        ranked = rank_starts(model, meter, pairs, cell.nfe, 0.0, BATCH)
+        tables = candidates(model, cell.nfe, **(FEW if cell.solver == "few" else {}))
+        ranked = rank(meter, tables, pairs, BATCH)
         return ranked[0][1], meter.calls + TEACHER_NFE * SEARCH_PAIRS
+
+    def _search(self, cell: Cell) -> Result:
+        start, calls = self._searched(cell)
+        return {"table": table_data(start.table), "name": start.label, "calls": calls}
 
     # Scores
 
@@ -228,30 +357,22 @@ class Lab:
             return gits_costs(model, samples=GITS_SAMPLES), meter.calls
 
     def _fresh(self, name: str, cfg: float, count: int) -> Pairs:
-        model = self.model(name, cfg)
-        return draw_pairs(model, default_teacher(model), count, FRESH_SEED, BATCH, self.cache)
+        model, teacher = self.model(name, cfg), self.teacher(name, cfg)
+        return draw_pairs(model, teacher, count, FRESH_SEED, BATCH, self.cache)
 
     def _pairs(self, cell: Cell) -> Pairs:
         return self.fresh(cell.model, cell.cfg, cell.fresh)
 
     def _score(self, cell: Cell, solver: Solver) -> Result:
-        """Measure the error to the teacher on fresh noise."""
-        model = self.model(cell.model, cell.cfg)
-        parts = []
+        """Compare with the teacher's results on fresh noise."""
+        model, pairs = self.model(cell.model, cell.cfg), self._pairs(cell)
         with torch.inference_mode():
-            for part in self._pairs(cell).batches(BATCH):
-                result = run_solver(model.denoise, part, solver)
-                parts.append((result - part.target).flatten(1).double().square().mean(1))
-        errors = torch.cat(parts)
-        if not bool(errors.isfinite().all()):
-            raise S4SError(f"The results of {cell.label} contain NaN or infinity.")
-        table = table_data(solver) if isinstance(solver, SolverTable) else None
-        return {
-            "rmse": float(errors.mean().sqrt()),
-            "median": float(errors.sqrt().median()),
-            "psnr": float((10 * (4 / errors.clamp(min=1e-12)).log10()).mean()),
-            "table": table,
-        }
+            parts = [run_solver(model.denoise, part, solver) for part in pairs.batches(BATCH)]
+            results = torch.cat(parts)
+            if not bool(results.isfinite().all()):
+                raise S4SError(f"The results of {cell.label} contain NaN or infinity.")
+            table = table_data(solver) if isinstance(solver, SolverTable) else None
+            return measures(results, pairs.target, self.lpips) | {"table": table}
 
 
 def run_solver(denoise: Denoiser, part: Pairs, solver: Solver) -> torch.Tensor:

@@ -7,9 +7,9 @@ from typing import Any
 
 from s4s_core.atomic import write_atomic
 
-from .plans import CFGS, METHODS, NFES, Plan, best, learned
+from .plans import CFGS, METHODS, NFES, PAPER_CFGS, Plan, best, learned
 from .results import NAMES, NOT_RUN, Results
-from .tables import headline_rows
+from .tables import method_rows
 
 
 def draw_plots(plan: Plan, results: Results, folder: Path) -> bool:
@@ -29,7 +29,7 @@ def _headline_chart(plan: Plan, results: Results) -> Any:
     """Bars of the headline rows, one panel per CFG."""
     from matplotlib import pyplot
 
-    charts = {cfg: _bars(plan, results, cfg) for cfg in CFGS}
+    charts = {cfg: _bars(plan, results, cfg) for cfg in PAPER_CFGS}
     charts = {cfg: bars for cfg, bars in charts.items() if bars}
     size = (6.5 * max(1, len(charts)), 4)
     figure, panels = pyplot.subplots(1, max(1, len(charts)), figsize=size, squeeze=False)
@@ -48,7 +48,7 @@ def _headline_chart(plan: Plan, results: Results) -> Any:
 
 def _bars(plan: Plan, results: Results, cfg: float) -> list[tuple[str, float, float]]:
     """(name, RMSE ratio, median ratio) of the headline rows that have both."""
-    rows = headline_rows(plan, results, plan.base.nfe, cfg)
+    rows = method_rows(plan, results, plan.base.nfe, cfg)
     return [
         (row[0].partition(" (")[0], float(row[2]), float(row[3]))
         for row in rows

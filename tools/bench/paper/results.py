@@ -23,6 +23,13 @@ NAMES = {
 """Methods, rivals and solvers as the report names them."""
 
 ResultsByCell = Mapping[Cell, Result | None]
+Reasons = Mapping[Cell, str]
+"""Why cells could not be measured."""
+
+
+def reasons_of(cells: Iterable[Cell], reasons: Reasons) -> str:
+    """Return the distinct reasons why some of the cells could not be measured."""
+    return " ".join(sorted({reasons[cell] for cell in cells if cell in reasons}))
 
 
 class Results:
@@ -51,8 +58,8 @@ class Results:
 
 
 def ratio(first: float | None, second: float | None) -> float | None:
-    """Return first / second, or None if either is None."""
-    return None if first is None or second is None else first / second
+    """Return first / second, or None if either is None or the second is 0."""
+    return None if first is None or not second else first / second
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -60,11 +67,16 @@ def number(value: float | None, digits: int = 4) -> str:
     return NOT_RUN if value is None else f"{value:.{digits}g}"
 
 
-def spread(values: list[float]) -> str:
+def percent(value: float | None) -> str:
+    """Format a share; None is "not run"."""
+    return NOT_RUN if value is None else f"{100 * value:.2g} %"
+
+
+def spread(values: list[float], digits: int = 4) -> str:
     """Format the mean and, for several values, half their range."""
     if not values:
         return NOT_RUN
-    text = f"{statistics.fmean(values):.4g}"
+    text = number(statistics.fmean(values), digits)
     return f"{text} ± {(max(values) - min(values)) / 2:.2g}" if len(values) > 1 else text
 
 

@@ -25,7 +25,7 @@ from s4s_core.program import lower
 from s4s_core.sampling import Cursor, run
 from s4s_core.spaces import history_data_scale, log_snr, sigma_of_log_snr, step_factors
 from s4s_core.table import SolverTable
-from s4s_core.teacher import TEACHER_NFE, Pairs, default_teacher, draw_noise, draw_pairs
+from s4s_core.teacher import TEACHER_NFE, Pairs, draw_noise, draw_pairs
 from s4s_core.training.gradient import PLAIN_COST
 
 from . import dpm_v3
@@ -42,8 +42,10 @@ def of_maximal_order(table: SolverTable) -> SolverTable:
     return SolverTable("lms", table.nfe, table.form, table.space, sigmas, calls, {"b": wide})
 
 
-def trajectory(model: Model, table: SolverTable, budget: int, seed: int) -> tuple[SolverTable, int]:
-    """Fit the weights of `table`, step by step, to the teacher's states.
+def trajectory(
+    model: Model, table: SolverTable, solver: tuple[str, int], budget: int, seed: int
+) -> tuple[SolverTable, int]:
+    """Fit the weights of `table`, step by step, to the states of a teacher of that solver.
 
     The states are the points of the teacher's calls, that is UniPC's predictions. Its corrector
     would move them by less than a tenth of the coarse solver's error.
@@ -52,7 +54,8 @@ def trajectory(model: Model, table: SolverTable, budget: int, seed: int) -> tupl
     fine = _refined(torch.tensor(table.sigmas), parts, float(model.sigma_min))
     cost = len(fine) - 1 + table.steps * (table.steps + 1) // 2
     x, cond = draw_noise(model, max(2, budget // cost), seed)
-    teacher = classical_table("unipc-bh2", fine, 3, model.space)
+    name, order = solver
+    teacher = classical_table(name, fine, order, model.space)
     targets, _ = _states(model, teacher, x, cond)
     for step in range(table.steps):
         table = _matched(model, table, step, x, cond, targets[parts * (step + 1)])
@@ -151,6 +154,7 @@ class GeneralizedSolver:
 
 def generalized(
     model: Model,
+    teacher: SolverTable,
     solver: str,
     order: int,
     nodes: torch.Tensor,
@@ -161,7 +165,6 @@ def generalized(
     cache: Path | None = None,
 ) -> tuple[SolverTable, int]:
     """Train a GeneralizedSolver with Adam; return its best table on validation pairs."""
-    teacher = default_teacher(model)
     pairs = draw_pairs(model, teacher, samples + BATCH, 5_000_011 * (seed + 1), cache=cache)
     train, validation = pairs[BATCH:], pairs[:BATCH]
     student = GeneralizedSolver(model, solver, order, nodes)

@@ -1,6 +1,6 @@
 """Tables of the report; a cell that is not finished shows as "not run"."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ..report import Row, Table
@@ -10,6 +10,7 @@ from .plans import (
     GUIDANCE,
     METHODS,
     NFES,
+    PAPER_CFGS,
     SCHEDULES,
     SOLVERS,
     Plan,
@@ -20,12 +21,19 @@ from .plans import (
     efforts,
     learned,
 )
-from .results import NAMES, NOT_RUN, Results, cells_of, number, ratio, spread
+from .results import (
+    NAMES,
+    NOT_RUN,
+    Reasons,
+    Results,
+    cells_of,
+    number,
+    ratio,
+    reasons_of,
+    spread,
+)
 
-Reasons = Mapping[Cell, str]
-"""Why cells could not be measured."""
-
-HEADLINE = [
+METHOD_COLUMNS = [
     "solver",
     "RMSE",
     "RMSE ratio",
@@ -42,18 +50,18 @@ DISTRIBUTIONS = NAMES | {
 }
 
 
-def headline_rows(plan: Plan, results: Results, nfe: int, cfg: float) -> list[Row]:
+def method_rows(plan: Plan, results: Results, nfe: int, cfg: float) -> list[Row]:
     """Rows of the best classical solver, our methods and the rivals, over all finished seeds."""
     classical = best(plan.base, nfe, cfg)
     label = results.value(classical, "name") or "?"
-    rows = [_headline_row(results, f"best classical ({label})", [classical], classical)]
+    rows = [_method_row(results, f"best classical ({label})", [classical], classical)]
     for method in (*METHODS, *RIVALS):
         cells = cells_of(plan, method, nfe, cfg)
-        rows.append(_headline_row(results, NAMES[method], cells, classical))
+        rows.append(_method_row(results, NAMES[method], cells, classical))
     return rows
 
 
-def _headline_row(results: Results, label: str, cells: list[Cell], classical: Cell) -> Row:
+def _method_row(results: Results, label: str, cells: list[Cell], classical: Cell) -> Row:
     return [
         label,
         spread(results.values(cells)),
@@ -66,21 +74,16 @@ def _headline_row(results: Results, label: str, cells: list[Cell], classical: Ce
     ]
 
 
-def headline_tables(
-    plan: Plan, results: Results, reasons: Reasons, cfgs: Iterable[float] = CFGS
+def method_tables(
+    plan: Plan, results: Results, reasons: Reasons, cfgs: Iterable[float] = PAPER_CFGS
 ) -> Iterator[Table]:
-    """One headline table per CFG."""
+    """One table of methods and rivals per CFG."""
     nfe = plan.base.nfe
     for cfg in cfgs:
         title = f"{nfe} NFE, CFG {cfg:g}: our methods, and rivals with the same budget"
         cells = [c for m in (*METHODS, *RIVALS) for c in cells_of(plan, m, nfe, cfg)]
-        rows = headline_rows(plan, results, nfe, cfg)
-        yield Table(title, HEADLINE, rows, _reasons(cells, reasons))
-
-
-def _reasons(cells: Iterable[Cell], reasons: Reasons) -> str:
-    """The distinct reasons why some of the cells could not be measured."""
-    return " ".join(sorted({reasons[cell] for cell in cells if cell in reasons}))
+        rows = method_rows(plan, results, nfe, cfg)
+        yield Table(title, METHOD_COLUMNS, rows, reasons_of(cells, reasons))
 
 
 def big_table(plan: Plan, results: Results) -> Table:
@@ -135,7 +138,7 @@ def ablation_tables(plan: Plan, results: Results, reasons: Reasons) -> Iterator[
             ]
             for label, cell in cells
         ]
-        note = _reasons([cell for _, cell in cells], reasons)
+        note = reasons_of([cell for _, cell in cells], reasons)
         head = [title, "RMSE", "median", "PSNR", "NFE-eq"]
         yield Table(f"Ablation: {title}", head, rows, note)
 
@@ -144,7 +147,7 @@ def effort_table(plan: Plan, results: Results) -> Table:
     """What longer training gains, as ratios to the best classical solver."""
     rows: list[Row] = []
     head = ["CFG", "method"]
-    for cfg in CFGS:
+    for cfg in PAPER_CFGS:
         classical = best(plan.base, plan.base.nfe, cfg)
         for method, cells in efforts(replace(plan.base, cfg=cfg), plan.budget).items():
             row = [f"{cfg:g}", NAMES[method]]
@@ -173,7 +176,7 @@ def distribution_table(plan: Plan, results: Results, reasons: Reasons) -> Table:
     """Fréchet distances to the teacher's pictures and to the training pictures."""
     rows: list[Row] = []
     missing: list[Cell] = []
-    for cfg in CFGS:
+    for cfg in PAPER_CFGS:
         cells = distribution(plan.base, plan.budget, plan.frechet, cfg)
         missing += [cell for cell in cells.values() if cell in reasons]
         floor = results.value(cells["teacher"], "to_teacher")
@@ -188,4 +191,4 @@ def distribution_table(plan: Plan, results: Results, reasons: Reasons) -> Table:
         "the teacher's from other noise, so even the teacher has a distance: the floor. The model "
         "draws all classes equally often; its training pictures are not balanced. "
     )
-    return Table("Fréchet distances", head, rows, note + _reasons(missing, reasons))
+    return Table("Fréchet distances", head, rows, note + reasons_of(missing, reasons))
