@@ -55,7 +55,7 @@ def test_train_saves_a_solver_that_beats_every_classical_one(capsys, tmp_path, m
         (["train", "--model", "nothing"], "Unknown model 'nothing'"),
         (["train", "--model", "mixture", "--init", "ipndm"], "solver:order:schedule"),
         (["train", "--model", "mixture", "--init", "ipndm:9:edm"], "ipndm"),
-        (["train", "--model", "mixture", "--objective", "lpips-vgg"], "Use --objective l2"),
+        (["train", "--model", "mixture", "--objective", "lpips-vgg"], "Use --objective auto"),
         (["sample", "--model", "mixture"], "makes no pictures"),
         (["sample", "--count", "0"], "--count must be >= 1"),
         (["sample", "--seed", str(1 << 80)], "--seed must be >= 0"),
