@@ -43,7 +43,9 @@ class Gallery:
         table, nfe = event.table, event.nfe
         if event.phase == "teacher":
             self.teacher = table
-        if table is None or nfe is None or table == self._last or not self.throttle.ready():
+        if table is None or nfe is None or self.teacher is None:
+            return
+        if table == self._last or not self.throttle.ready():
             return
         self._last = table
         self._guarded(lambda: self._save({nfe: table}, {}))

@@ -218,6 +218,24 @@ def test_comparisons_use_the_teacher_of_training(capsys, few, monkeypatch):
     assert json.loads(Path("sheets/state.json").read_text())["done"]["teacher"]["nfe"] == 3
 
 
+@pytest.mark.parametrize("config", [{}, {"config": {"teacher": "auto"}}])
+def test_the_teacher_that_a_run_chose_is_made_again(config):
+    model = latents(None)
+    table = named_solver(model, "euler:1:edm", 2, 0.05).table
+    chosen = teacher.default_teacher(model, 12, 0.05, ("dpmpp", 2))
+    default = teacher.default_teacher(model, ending=0.05)
+    for nfe, name, expected in (
+        (12, "dpmpp 2, edm", chosen),
+        (12, "magic 2, edm", default),
+        (10**9, "dpmpp 2, edm", default),
+        ("12", "dpmpp 2, edm", default),
+        (12, None, default),
+    ):
+        about = {**config, "teacher": {"nfe": nfe, "name": name}}
+        pack = SolverPack.of(table, metadata=about)
+        assert comparison.recorded_teacher(pack, model) == expected
+
+
 @pytest.mark.parametrize("said", [None, 5, [], "x", {}, {"model": {"prompts": 5}}, {"teacher": 1}])
 def test_a_file_without_a_teacher_has_the_default_one(said):
     model = latents(None)
