@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import job_models
 import pytest
 import torch
 from PIL import Image
@@ -39,7 +38,7 @@ from s4s_core.training.task import Event
 from trainer.config import TrainConfig, from_plain
 from trainer.gallery import Gallery
 from trainer.jobs import queue_job, worker
-from trainer.models import ModelChoice
+from trainer.models import ModelChoice, open_model
 
 MODELS = Path(__file__).parents[1] / "helpers" / "job_models.py"
 PATIENCE = 300
@@ -123,7 +122,7 @@ def test_metrics_and_pictures_show_the_progress(monkeypatch):
 
 
 def test_nothing_is_drawn_before_the_teacher_is_known(tmp_path):
-    model = job_models.pictures(None)
+    model = open_model(ModelChoice("python", f"{MODELS}:pictures"))
     gallery = Gallery(model, tmp_path)
     table = named_solver(model, "euler:1:edm", 3, 0.0).table
     gallery.show(Event("gauss-newton", 3, 1, 9, table=table))
