@@ -90,7 +90,7 @@ def parse_counts(option: str, text: str) -> list[int]:
 
 def add_train_arguments(parser: Parser) -> None:
     """Add the options of a training run; None keeps what the config file or TrainConfig says."""
-    from s4s_core.names import DEFAULT_METHOD, EFFORTS, METHODS, OBJECTIVES
+    from s4s_core.names import AUTO, DEFAULT_METHOD, EFFORTS, METHODS, OBJECTIVES
 
     from .config import PRESETS
 
@@ -104,7 +104,11 @@ def add_train_arguments(parser: Parser) -> None:
     add("--effort", choices=EFFORTS, help=f"model calls per NFE: {efforts} (default: normal)")
     add("--budget", type=int, help="model calls per NFE; overrides --effort")
     add("--method", choices=METHODS, help=f"default: {DEFAULT_METHOD}")
-    add("--objective", choices=OBJECTIVES, help="default: l2")
+    add(
+        "--objective",
+        choices=[AUTO, *OBJECTIVES],
+        help="default: auto (look for pictures and latents, l2 for other data)",
+    )
     add("--teacher", help="auto (default) or solver:order:schedule:calls")
     add("--init", help="the solver to start from: auto (default) or solver:order:schedule")
     add("--seed", type=int, help="default: 0")

@@ -16,7 +16,7 @@ from s4s_core.hosting import mismatches, require_space
 from s4s_core.teacher import Pairs, default_teacher, draw_pairs
 from s4s_core.training.memory import Batcher
 
-from .config import from_plain
+from .config import MOST_NFE, from_plain
 from .models.contract import TrainerModel
 from .progress import ProgressLine
 from .results import (
@@ -34,15 +34,25 @@ Errors = dict[int, dict[str, float]]
 
 
 def recorded_teacher(pack: SolverPack, model: TrainerModel) -> SolverTable:
-    """Return the teacher that a pack was trained on, with its ending.
+    """Return the teacher that a pack was trained on: the one that its config names, or the one
+    that the run chose.
 
     This is the default teacher if the metadata does not name one that this version knows.
     """
     try:
-        config = from_plain(pack.metadata["config"])
+        teacher = named_teacher(from_plain(pack.metadata["config"]), model)
     except (KeyError, TypeError, ValueError, S4SError):  # untrusted data of any type
-        return default_teacher(model)
-    return named_teacher(config, model)
+        teacher = 0
+    if isinstance(teacher, SolverTable):
+        return teacher
+    ending = pack[pack.nfes[0]].ending
+    known = pack.metadata.get("teacher", {})
+    nfe, name = known.get("nfe"), known.get("name")
+    if type(nfe) is int and 1 <= nfe <= MOST_NFE:
+        for candidate in candidates(model, nfe, ending):
+            if candidate.label == name:
+                return candidate.table
+    return default_teacher(model, ending=ending)
 
 
 def check_fit(pack: SolverPack, model: TrainerModel) -> list[str]:

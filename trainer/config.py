@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from s4s_core.errors import ConfigError, S4SError
-from s4s_core.names import AUTO, DEFAULT_METHOD, EFFORTS, METHODS, solver_parts, solver_steps
+from s4s_core.names import (
+    AUTO,
+    DEFAULT_METHOD,
+    EFFORTS,
+    FREE,
+    METHODS,
+    solver_parts,
+    solver_steps,
+)
 from s4s_core.training.settings import Settings, upgraded
 
 from . import toml
@@ -230,7 +238,13 @@ def _paper(help: str, method: str, pairs: int, validation: int) -> Preset:
         "method": method,
         "objective": "lpips-alex",
         "teacher": "unipc-bh2:3:logsnr:20",
-        "options": {"samples": pairs, "validation": validation, "epochs": 10},
+        "options": {
+            "samples": pairs,
+            "validation": validation,
+            "epochs": 10,
+            "consistent": FREE,
+            "guidance": False,
+        },
     }
     return Preset(help, changes)
 

@@ -124,7 +124,7 @@ def size(count: float) -> str:
 
 def measure(config: TrainConfig) -> Estimate:
     """Estimate a config by a few model calls in this process."""
-    from s4s_core.objectives import objective
+    from s4s_core.objectives import chosen_objective, objective
 
     from .models import open_model
     from .training import call_plan, decoder_for
@@ -132,7 +132,8 @@ def measure(config: TrainConfig) -> Estimate:
     check_disk(config)
     model = open_model(config.model)
     check_disk(config, model.shape)
-    trial = DryRun(model, config, objective(config.objective, decoder_for(config, model)))
+    name = chosen_objective(config.objective, model.shape)
+    trial = DryRun(model, config, objective(name, decoder_for(config, model)))
     plan = call_plan(config)
     seconds = plan.total * trial.per_call + plan.judged * trial.per_result
     warnings = tuple(_warnings(trial, plan, seconds))

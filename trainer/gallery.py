@@ -24,10 +24,14 @@ RIVALS = (("ipndm", 3), ("dpmpp", 2), ("unipc-bh2", 3))
 
 
 class Gallery:
-    """Writes numbered sheets of pictures into a folder; none if the model makes no pictures."""
+    """Writes numbered sheets of pictures into a folder; none if the model makes no pictures.
 
-    def __init__(self, model: TrainerModel, teacher: SolverTable, folder: Path) -> None:
-        self.model, self.teacher, self.folder = model, teacher, folder
+    The run's first event tells its teacher, and nothing is drawn before that.
+    """
+
+    def __init__(self, model: TrainerModel, folder: Path) -> None:
+        self.model, self.folder = model, folder
+        self.teacher: SolverTable | None = None
         self.throttle, self.enabled = Throttle(), True
         self._pairs: Pairs | None = None
         self._rivals: dict[int, Candidate] = {}
@@ -37,7 +41,11 @@ class Gallery:
     def show(self, event: Event) -> None:
         """Save a sheet of an event's table if it is new and the last sheet is a while ago."""
         table, nfe = event.table, event.nfe
-        if table is None or nfe is None or table == self._last or not self.throttle.ready():
+        if event.phase == "teacher":
+            self.teacher = table
+        if table is None or nfe is None or self.teacher is None:
+            return
+        if table == self._last or not self.throttle.ready():
             return
         self._last = table
         self._guarded(lambda: self._save({nfe: table}, {}))
@@ -52,14 +60,18 @@ class Gallery:
         self, tables: Mapping[int, SolverTable], scores: Mapping[str, Mapping[str, Any]]
     ) -> str | None:
         """Save a sheet and return the thumbnail of its last row."""
+        teacher = self.teacher
+        if teacher is None:
+            return None
         if self._pairs is None:
             if not makes_pictures(self.model):
                 return None
-            self._pairs = draw_pairs(self.model, self.teacher, COUNT, FRESH_SEED, BATCH)
-        rows = [Row(f"teacher, {self.teacher.nfe} NFE", self._cached(self.teacher, self._pairs))]
+            self._pairs = draw_pairs(self.model, teacher, COUNT, FRESH_SEED, BATCH)
+        rows = [Row(f"teacher, {teacher.nfe} NFE", self._cached(teacher, self._pairs))]
         for nfe, table in tables.items():
             score = scores.get(str(nfe), {})
-            rival = self._rival(nfe, score.get("classical_name"), self._pairs)
+            name = score.get("classical_name")
+            rival = self._rival(nfe, name, self._pairs, teacher.ending)
             label = _label(rival.label, nfe, score.get("classical"))
             rows.append(Row(label, self._cached(rival.table, self._pairs)))
             began = time.monotonic()
@@ -88,9 +100,8 @@ class Gallery:
         assert pictures is not None
         return pictures
 
-    def _rival(self, nfe: int, label: str | None, pairs: Pairs) -> Candidate:
+    def _rival(self, nfe: int, label: str | None, pairs: Pairs, ending: float) -> Candidate:
         """Return the classical solver of that label, or the best of RIVALS on these pairs."""
-        ending = self.teacher.ending
         if label is not None:
             for candidate in candidates(self.model, nfe, ending):
                 if candidate.label == label:

@@ -52,7 +52,7 @@ def decoder_for(
         return None
     if not makes_pictures(model):
         raise ObjectiveError(
-            f"LPIPS compares pictures, but '{model.name}' makes none. Use --objective l2."
+            f"LPIPS compares pictures, but '{model.name}' makes none. Use --objective auto."
         )
 
     def decode(x: torch.Tensor) -> torch.Tensor:

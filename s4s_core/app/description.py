@@ -5,7 +5,7 @@ are left out. Whoever shows a text must still escape it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,42 @@ from ..table import SolverPack
 
 LONGEST_TEXT = 300
 
+CLASSICAL = {"rmse": "classical", "median": "classical_median", "look": "classical_look"}
+"""What is scored: {key of a solver's score: key of the best classical solver's}."""
+
+TITLES = {
+    "rmse": "Error",
+    "median": "Median error",
+    "bands": "Look (frequency bands)",
+    "lpips": "Look (LPIPS)",
+}
+"""The names of measures; the score "look" is one of the last two."""
+
 Facts = dict[str, Any]
 """Text and numbers by name, one level deep."""
 
 
 @dataclass(frozen=True)
+class Measure:
+    """One score of a solver at one NFE, and of the classical solver that is best by it.
+
+    name: a key of TITLES. ratio: ours divided by theirs; below 1 is better. `classical` and `ratio`
+    are None if they are unknown.
+    """
+
+    name: str
+    ours: float
+    classical: float | None
+    ratio: float | None
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.name]
+
+
+@dataclass(frozen=True)
 class SolverDescription:
-    """What a solver file says about itself. `ratios` are `error_ratio` by NFE."""
+    """What a solver file says about itself. `measures` are by NFE; `ratios` those of the RMSE."""
 
     name: str | None
     notes: str | None
@@ -32,6 +61,7 @@ class SolverDescription:
     training: Facts
     scores: dict[str, Facts]
     ratios: dict[str, float | None]
+    measures: dict[str, list[Measure]]
     sha256: str
     thumbnail: str | None
 
@@ -41,7 +71,8 @@ class SolverDescription:
 
     def plain(self) -> dict[str, Any]:
         """Return the description as JSON-able data."""
-        return dict(vars(self))
+        measures = {nfe: [dict(vars(m)) for m in known] for nfe, known in self.measures.items()}
+        return vars(self) | {"measures": measures}
 
     def facts(self) -> dict[str, str]:
         """Return what an artist wants to know, as text by label; what is unknown is left out."""
@@ -52,15 +83,20 @@ class SolverDescription:
             "CFG": self.cfg and " to ".join(dict.fromkeys(f"{value:g}" for value in self.cfg)),
             "Size": self.resolution and " x ".join(f"{side:g}" for side in self.resolution),
             "Teacher": teacher.get("nfe") and f"{_teacher_name(teacher)}, {teacher['nfe']} calls",
-            "Error / best classical solver": self._shares(),
+            **{f"{TITLES[name]} / best classical solver": self._shares(name) for name in TITLES},
             "Training": f"{calls:,} model calls" if isinstance(calls, int | float) else None,
             "Notes": self.notes,
         }
         return {label: str(text) for label, text in facts.items() if text}
 
-    def _shares(self) -> str:
-        known = {nfe: ratio for nfe, ratio in self.ratios.items() if ratio is not None}
-        return ", ".join(f"{ratio:.0%} at {nfe} steps" for nfe, ratio in known.items())
+    def _shares(self, name: str) -> str:
+        """Return the ratios of one measure as text, or "" if none is known."""
+        return ", ".join(
+            f"{measure.ratio:.0%} at {nfe} steps"
+            for nfe, known in self.measures.items()
+            for measure in known
+            if measure.name == name and measure.ratio is not None
+        )
 
 
 def _teacher_name(teacher: Facts) -> str:
@@ -83,17 +119,32 @@ def _flat(mapping: object) -> Facts:
     return {key: value for key, value in list(known.items())[:30] if value is not None}
 
 
-def error_ratio(scores: Mapping[str, Any]) -> float | None:
-    """Return the solver's RMSE divided by the best classical one's; None if it is unknown."""
-    ours, theirs = _number(scores.get("rmse")), _number(scores.get("classical"))
-    ratio = ours / theirs if ours is not None and theirs else math.inf
-    return ratio if math.isfinite(ratio) else None
+def _measures(scores: Facts, look: str) -> Iterator[Measure]:
+    """Yield the measures of one NFE; `look` is the name of the score "look"."""
+    for key, theirs in CLASSICAL.items():
+        ours, classical = _score(scores.get(key)), _score(scores.get(theirs))
+        if ours is not None:
+            ratio = ours / classical if classical else math.inf
+            name = look if key == "look" else key
+            yield Measure(name, ours, classical, ratio if math.isfinite(ratio) else None)
+
+
+def _score(value: object) -> float | None:
+    number = _number(value)
+    return number if number is not None and number >= 0 else None
+
+
+def _error_ratio(measures: list[Measure]) -> float | None:
+    return next((measure.ratio for measure in measures if measure.name == "rmse"), None)
 
 
 def describe(pack: SolverPack) -> SolverDescription:
     """Describe a pack."""
     about = pack.metadata
     scores = {str(n): _flat(about.get("scores", {}).get(str(n))) for n in pack.nfes}
+    training = _flat(about.get("training"))
+    look = "lpips" if str(training.get("objective")).startswith("lpips") else "bands"
+    measures = {nfe: list(_measures(known, look)) for nfe, known in scores.items()}
     return SolverDescription(
         name=_text(about.get("name")),
         notes=_text(about.get("notes")),
@@ -103,16 +154,20 @@ def describe(pack: SolverPack) -> SolverDescription:
         cfg=list(about["cfg"]) if "cfg" in about else None,
         resolution=list(about["resolution"]) if "resolution" in about else None,
         teacher=_flat(about.get("teacher")),
-        training=_flat(about.get("training")),
+        training=training,
         scores=scores,
-        ratios={nfe: error_ratio(known) for nfe, known in scores.items()},
+        ratios={nfe: _error_ratio(known) for nfe, known in measures.items()},
+        measures=measures,
         sha256=pack.digest,
         thumbnail=about.get("thumbnail"),
     )
 
 
 def describe_table(pack: SolverPack, nfe: int) -> dict[str, Any]:
-    """Return one table of a pack as JSON-able data: what it is, its times and coefficients."""
+    """Return one table of a pack as JSON-able data: what it is, its times and coefficients.
+
+    "guidance" is None where the table leaves it as the artist sets it.
+    """
     table = pack[nfe]
     return {
         "family": table.family,
@@ -123,5 +178,6 @@ def describe_table(pack: SolverPack, nfe: int) -> dict[str, Any]:
         "nfe": table.nfe,
         "sigmas": table.sigmas.tolist(),
         "call_sigmas": table.call_sigmas.tolist(),
+        "guidance": None if table.guidance is None else table.guidance.tolist(),
         "coefficients": {name: array.tolist() for name, array in table.coefficients.items()},
     }

@@ -365,7 +365,7 @@ def typical() -> list[Malformed]:
     named = {name: data for name, data, _ in _foreign_files()}
     text, blob = Draft().text().encode(), Draft().blob
     cases = {
-        "from the future": (manifest_field("format", 2), "format 2"),
+        "from the future": (manifest_field("format", 3), "format 3"),
         "unknown family": (table_field("family", "rk"), "Unknown family"),
         "another family": (table_field("family", "pc"), "exactly"),
         "bad utf8": (assemble(text.replace(b"nfe3/b", b"nfe3/\xff"), blob), "utf-8"),

@@ -1,13 +1,17 @@
 """Jobs as folders: what a job says about itself, here and on the command line."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
 
+from s4s_core import load_solver
 from s4s_core.app import jobs as store
+from s4s_core.app.description import describe
 from s4s_core.app.detached import LOG
-from s4s_core.app.jobs import Job, list_jobs
+from s4s_core.app.folders import DEMO_SOLVER
+from s4s_core.app.jobs import RESULT, Job, list_jobs
 from s4s_core.errors import JobError
 from trainer.cli import main
 from trainer.config import TrainConfig
@@ -92,7 +96,12 @@ def test_the_command_line_sees_the_same_jobs(capsys, monkeypatch):
     assert json.loads(run("cancel", job.id, "--json"))["jobs"][0]["status"] == "cancelled"
     run("resume", job.id)
     assert job.view().status == "queued"
-    assert json.loads(run("show", job.id, "--json"))["config"]["nfes"] == [4, 6]
+    shown = json.loads(run("show", job.id, "--json"))
+    assert shown["config"]["nfes"] == [4, 6] and shown["measures"] is None
+    shutil.copy(DEMO_SOLVER, job.path / RESULT)
+    assert "Median error" in run("show", job.id)
+    shown = json.loads(run("show", job.id, "--json"))
+    assert shown["measures"] == describe(load_solver(DEMO_SOLVER)).plain()["measures"]
     edit(job, status="failed", error="Too bad.", message="Too bad.", exit_code=1)
     (job.path / LOG).write_text("last words\n")
     text = run("show", job.id)

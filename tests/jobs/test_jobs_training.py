@@ -32,10 +32,13 @@ from s4s_core.app.jobs import (
 from s4s_core.app.pictures import thumbnail
 from s4s_core.app.processes import end_tree, trainer_command
 from s4s_core.app.progress import Throttle
+from s4s_core.candidates import named_solver
 from s4s_core.schedules import gits
+from s4s_core.training.task import Event
 from trainer.config import TrainConfig, from_plain
+from trainer.gallery import Gallery
 from trainer.jobs import queue_job, worker
-from trainer.models import ModelChoice
+from trainer.models import ModelChoice, open_model
 
 MODELS = Path(__file__).parents[1] / "helpers" / "job_models.py"
 PATIENCE = 300
@@ -115,6 +118,21 @@ def test_metrics_and_pictures_show_the_progress(monkeypatch):
     assert len(sheets) > 2 and job.sheet() == sheets[-1]
     first, last = Image.open(sheets[0]), Image.open(sheets[-1])
     assert last.height > first.height  # one NFE while it runs, all of them at the end
+    assert not any("teacher samples" in text for text in job.log_tail().splitlines())
+
+
+def test_nothing_is_drawn_before_the_teacher_is_known(tmp_path):
+    model = open_model(ModelChoice("python", f"{MODELS}:pictures"))
+    gallery = Gallery(model, tmp_path)
+    table = named_solver(model, "euler:1:edm", 3, 0.0).table
+    gallery.show(Event("gauss-newton", 3, 1, 9, table=table))
+    assert list(tmp_path.iterdir()) == [] and gallery.enabled
+    gallery.show(
+        Event("teacher", None, 0, 9, table=named_solver(model, "euler:1:edm", 5, 0.0).table)
+    )
+    assert list(tmp_path.iterdir()) == []
+    gallery.show(Event("gauss-newton", 3, 2, 9, table=table))
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_killed_and_resumed_job_gives_the_same_bytes(home):

@@ -1,6 +1,7 @@
 """The page under the installed gradio, and its tabs Train and Jobs, without a browser."""
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,12 +11,15 @@ import pytest
 from hostile import EVIL, FORGED_NAMES
 from panels import ROOT
 
+from s4s_core import load_solver
 from s4s_core.app import jobs as store
+from s4s_core.app.description import describe
+from s4s_core.demo import SOLVERS
 from s4s_core.errors import ConfigError, JobError, ModelError, S4SError
 from trainer.config import TrainConfig, from_toml
 from trainer.estimate import Estimate
 from trainer.jobs import queue_job
-from trainer.panel import build, compare, compat, fields, jobs, page, train
+from trainer.panel import build, compare, compat, fields, jobs, markup, page, train
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -133,6 +137,7 @@ def test_bad_fields_give_a_one_line_error_and_queue_nothing(changed, error):
         dict(effort="quick", nfes=["4", "8"], seed=7, budget=5, name="n", prompts="a\nb"),
         dict(effort="thorough", method="ld3", objective="l1"),
         dict(effort="paper: S4S-Alt", teacher="ipndm:3:edm:30", kind="diffusers", path="/m"),
+        dict(effort="paper: S4S", objective="auto"),
         dict(effort="paper: S4S", objective="l2", cfg=7.5, width=512, height=768, offload=True),
     ],
 )
@@ -203,6 +208,10 @@ def test_a_job_is_shown_with_progress_samples_curves_and_log():
     (job.path / "samples" / "0002.png").write_bytes(b"the newest")
     later = jobs.refresh(shown, job.id)
     assert "dGhlIG5ld2VzdA" in later[2] and later[1] == compat.UNCHANGED
+    assert "s4s-scores" not in card
+    shutil.copy(SOLVERS["ve"], job.path / "result.safetensors")
+    scores = markup.score_table(describe(load_solver(SOLVERS["ve"])))
+    assert "Median error" in scores and scores in jobs.refresh(shown, job.id)[1]
 
 
 def test_waiting_jobs_continue_after_a_reboot_once_the_host_has_freed_memory(monkeypatch):

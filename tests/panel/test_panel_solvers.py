@@ -18,19 +18,63 @@ from s4s_core.solver_file import dump_solver
 from s4s_core.table import SolverPack
 from trainer.panel import charts, markup, solvers
 
+ERRORS = {"rmse": 0.1, "classical": 0.2}
+LOOKS = {"median": 0.09, "classical_median": 0.1, "look": 0.03, "classical_look": 0.02}
+
 
 def test_a_solver_is_shown_with_facts_scores_download_and_charts(files):
     listed, parts, card, link, nfes, plot, delete, confirm = solvers.refresh({}, None, None)
     names = ["a.safetensors", "b.safetensors"]
     assert listed["choices"] == parts["choices"] == names and listed["value"] == names[0]
     description = describe(load_solver(files / names[0]))
-    for text in (*description.facts().values(), description.sha256, "S4S / classical"):
+    for text in (*description.facts().values(), description.sha256, "Best classical (error)"):
         assert html.escape(text) in card
     assert "data:image/png;base64,AAAA" in card
     assert f'download="{names[0]}"' in link
     assert base64.b64encode((files / names[0]).read_bytes()).decode() in link
     assert nfes["choices"] == ["3", "4", "5"] and nfes["value"] == "3"
     assert plot.count("<svg") >= 2 and delete["interactive"] and not confirm["visible"]
+
+
+def test_scores_are_shown_with_what_part_they_are_of_the_best_classical_ones(files):
+    pack = load_solver(files / "b.safetensors")
+    for objective, look in (("look", "Look (frequency bands)"), ("lpips-alex", "Look (LPIPS)")):
+        about = {"scores": {"6": ERRORS | LOOKS}, "training": {"objective": objective}}
+        description = describe(SolverPack(pack.tables, about))
+        text = markup.score_table(description)
+        for part in (
+            "Error",
+            "Median error",
+            look,
+            "0.1000 (50%)",
+            "0.0900 (90%)",
+            "0.0300 (150%)",
+        ):
+            assert f">{part}</t" in text
+        shown = {label: said for label, said in description.facts().items() if "/ best" in label}
+        assert list(shown.values()) == ["50% at 6 steps", "90% at 6 steps", "150% at 6 steps"]
+        assert list(shown)[2] == f"{look} / best classical solver"
+    assert markup.score_table(describe(SolverPack(pack.tables, {}))) == ""
+
+
+def guided_pack(pack, *multipliers):
+    """The pack's table of as many calls, with guidance."""
+    table = pack[len(multipliers)]
+    return SolverPack.of(table.replace(guidance=multipliers))
+
+
+def test_guidance_is_drawn_where_a_table_sets_it(files):
+    pack = load_solver(files / "a.safetensors")
+    plain, title = charts.table_charts(pack, 3), "Guidance by call"
+    assert not any(title in chart for chart in plain)
+    noise, bars, *weights = charts.table_charts(guided_pack(pack, 0.9, 0.5, 1.25), 3)
+    assert [noise, *weights] == plain and title in bars
+    assert all(f">{text}</text>" in bars for text in ("0.90", "0.50", "1.25"))
+    tall = [float(height) for height in re.findall(r'height="([\d.]+)" rx', bars)]
+    assert tall == pytest.approx([tall[2] * part / 1.25 for part in (0.9, 0.5, 1.25)], abs=0.1)
+    for multipliers in ((0, 0, 0), (1e308, 0, 1), (5e-324, 1, 1)):
+        text = charts.table_charts(guided_pack(pack, *multipliers), 3)[1]
+        assert text.count("<rect") == 3 and not re.search(r"\b(nan|inf)\b|=\"-", text)
 
 
 @pytest.mark.parametrize("sigmas", EXTREMES)
@@ -103,7 +147,10 @@ def test_a_bomb_of_a_thumbnail_is_never_opened(files, monkeypatch):
 def test_texts_of_a_file_are_escaped(files):
     pack = load_solver(files / "b.safetensors")
     about = {"name": EVIL, "model": {"name": EVIL, "hash": EVIL}, "notes": EVIL}
-    about |= {"teacher": {"name": EVIL, "nfe": 20}, "scores": {"6": {"classical_name": EVIL}}}
+    about |= {
+        "teacher": {"name": EVIL, "nfe": 20},
+        "scores": {"6": {**ERRORS, "classical_name": EVIL}},
+    }
     text = markup.solver_card(EVIL, describe(SolverPack(pack.tables, about)))
     assert "<img" not in text and text.count("&lt;img") == 7
 

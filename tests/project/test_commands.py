@@ -55,7 +55,7 @@ def test_train_saves_a_solver_that_beats_every_classical_one(capsys, tmp_path, m
         (["train", "--model", "nothing"], "Unknown model 'nothing'"),
         (["train", "--model", "mixture", "--init", "ipndm"], "solver:order:schedule"),
         (["train", "--model", "mixture", "--init", "ipndm:9:edm"], "ipndm"),
-        (["train", "--model", "mixture", "--objective", "lpips-vgg"], "Use --objective l2"),
+        (["train", "--model", "mixture", "--objective", "lpips-vgg"], "Use --objective auto"),
         (["sample", "--model", "mixture"], "makes no pictures"),
         (["sample", "--count", "0"], "--count must be >= 1"),
         (["sample", "--seed", str(1 << 80)], "--seed must be >= 0"),
@@ -216,6 +216,24 @@ def test_comparisons_use_the_teacher_of_training(capsys, few, monkeypatch):
     assert [comparison.teacher for comparison in seen] == [table, table]
     assert run(capsys, "render", *LATENTS, *solver, "--out", "sheets")[0] == 0
     assert json.loads(Path("sheets/state.json").read_text())["done"]["teacher"]["nfe"] == 3
+
+
+@pytest.mark.parametrize("config", [{}, {"config": {"teacher": "auto"}}])
+def test_the_teacher_that_a_run_chose_is_made_again(config):
+    model = latents(None)
+    table = named_solver(model, "euler:1:edm", 2, 0.05).table
+    chosen = teacher.default_teacher(model, 12, 0.05, ("dpmpp", 2))
+    default = teacher.default_teacher(model, ending=0.05)
+    for nfe, name, expected in (
+        (12, "dpmpp 2, edm", chosen),
+        (12, "magic 2, edm", default),
+        (10**9, "dpmpp 2, edm", default),
+        ("12", "dpmpp 2, edm", default),
+        (12, None, default),
+    ):
+        about = {**config, "teacher": {"nfe": nfe, "name": name}}
+        pack = SolverPack.of(table, metadata=about)
+        assert comparison.recorded_teacher(pack, model) == expected
 
 
 @pytest.mark.parametrize("said", [None, 5, [], "x", {}, {"model": {"prompts": 5}}, {"teacher": 1}])

@@ -75,6 +75,26 @@ def test_every_family_as_json(inspect):
             assert np.array(shown[name]).tobytes() == array.tobytes()
 
 
+def test_guidance_and_scores_are_shown_where_a_file_has_them(inspect, tmp_path):
+    file, page = tmp_path / "guided.safetensors", tmp_path / "page.html"
+    pack = load_solver(GOLDEN)
+    scores = {"rmse": 0.1, "classical": 0.2, "look": 0.03}
+    about = {"scores": {"3": scores}, "training": {"objective": "lpips-vgg"}}
+    save_solver(file, SolverPack.of(pack[3].replace(guidance=[0.9, 0.845, 1]), metadata=about))
+    _, out, _ = inspect("--page", page, file)
+    words = [line.split() for line in out.splitlines()]
+    assert ["guidance", "x", "0.90,", "0.84,", "1.00"] in words
+    assert ["3", "steps", "Error", "0.1000", "50%", "of", "the", "best", "classical"] in words
+    assert ["3", "steps", "Look", "(LPIPS)", "0.0300"] in words
+    text = page.read_text(encoding="utf-8")
+    assert "Guidance by call" in text and "0.1000 (50%)" in text
+    (entry,) = json.loads(inspect("--json", file)[1])
+    assert entry["tables"]["3"]["guidance"] == [0.9, 0.845, 1]
+    assert [measure["ratio"] for measure in entry["measures"]["3"]] == [0.5, None]
+    _, out, _ = inspect("--page", page, GOLDEN)
+    assert "uidance" not in out + page.read_text(encoding="utf-8")
+
+
 def test_hostile_metadata_is_shown_safely(inspect, hostile, tmp_path):
     code, out, _ = inspect(hostile)
     assert code == 0 and "owned" in out and "  calls" not in out  # they are the nodes

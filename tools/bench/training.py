@@ -105,7 +105,7 @@ class Bench:
         losses: list[float] = []
 
         def record(event: Any) -> None:
-            if event.table is not None:
+            if event.nfe is not None and event.table is not None:
                 tables.append((event.calls, event.table))
                 losses.append(event.loss)
 

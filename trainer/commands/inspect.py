@@ -9,6 +9,7 @@ from s4s_core.errors import visible
 
 if TYPE_CHECKING:
     from s4s_core import SolverPack, SolverTable
+    from s4s_core.app.description import SolverDescription
 
 FIRST = ("name", "model", "cfg", "resolution", "teacher", "training")
 LONGEST_TEXT = 200
@@ -49,7 +50,9 @@ def save_page(path: str, packs: "list[tuple[str, SolverPack]]") -> None:
 
 
 def as_data(file: str, pack: "SolverPack") -> dict[str, Any]:
-    """Return everything in a pack as JSON-able data."""
+    """Return everything in a pack as JSON-able data, and its scores with their ratios."""
+    from s4s_core.app.description import describe
+
     tables = {
         nfe: {
             "family": table.family,
@@ -66,11 +69,14 @@ def as_data(file: str, pack: "SolverPack") -> dict[str, Any]:
         "digest": pack.digest,
         "metadata": dict(pack.metadata),
         "tables": tables,
+        "measures": describe(pack).plain()["measures"],
     }
 
 
 def as_text(file: str, pack: "SolverPack") -> str:
-    """Return a readable summary: the file, its metadata, then each NFE's table and scores."""
+    """Return a readable summary: the file, its metadata and scores, then each NFE's table."""
+    from s4s_core.app.description import describe
+
     about = dict(pack.metadata)
     scores = about.pop("scores", {})
     known = {key: about.pop(key) for key in FIRST if key in about}
@@ -79,7 +85,16 @@ def as_text(file: str, pack: "SolverPack") -> str:
         [*table_lines(table), *fact_lines({"score": scores.get(str(nfe))})]
         for nfe, table in pack.tables.items()
     ]
-    return "\n\n".join("\n".join(lines) for lines in [head, *tables])
+    parts = [head, list(score_lines(describe(pack))), *tables]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def score_lines(solver: "SolverDescription") -> Iterator[str]:
+    """Yield a solver's scores and how the best classical solvers' compare, a line each."""
+    for nfe, known in solver.measures.items():
+        for measure in known:
+            share = "" if measure.ratio is None else f"{measure.ratio:.0%} of the best classical"
+            yield f"  {nfe:>3} steps  {measure.title:<22}  {measure.ours:<8.4f}  {share}".rstrip()
 
 
 def fact_lines(mapping: Mapping[str, Any]) -> list[str]:
@@ -117,6 +132,8 @@ def table_lines(table: "SolverTable") -> list[str]:
     ]
     if table.call_sigmas.tolist() != table.sigmas[:-1].tolist():
         lines.append(f"  calls  {numbers(table.call_sigmas)}")
+    if table.guidance is not None:
+        lines.append("  guidance x " + ", ".join(f"{value:.2f}" for value in table.guidance))
     for name, array in table.coefficients.items():
         for step, row in enumerate(array):
             stages = row.reshape(-1, row.shape[-1])  # single-step methods have several per step

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from s4s_core.app.jobs import Job, JobView
 
+from .inspect import score_lines
+
 ACTIONS = ("list", "add", "show", "cancel", "resume", "delete")
 
 
@@ -47,11 +49,11 @@ def _add(args: Namespace) -> int:
 
 
 def _show(args: Namespace) -> int:
-    from ..jobs import job_config
+    from ..jobs import job_config, job_solver
 
     for id in args.id:
         job = Job(id)
-        view = job.view()
+        view, solver = job.view(), job_solver(job)
         if args.json:
             sheet = job.sheet()
             details = {
@@ -59,10 +61,12 @@ def _show(args: Namespace) -> int:
                 "log": job.log_tail(),
                 "config": job_config(job).plain(),
                 "grid": sheet and str(sheet),
+                "measures": solver and solver.plain()["measures"],
             }
             print(json.dumps(view.plain() | details, indent=1))
         else:
-            print(_line(view), *_details(view, job), sep="\n")
+            scores = [] if solver is None else score_lines(solver)
+            print(_line(view), *_details(view, job), *scores, sep="\n")
     return 0
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from s4s_core import SolverTable
     from s4s_core.training.fit import Result
     from s4s_core.training.task import Event
 
@@ -44,18 +43,17 @@ def run(args: Namespace) -> int:
     from ..arguments import config_from_args
     from ..models import open_model
     from ..progress import ProgressLine
-    from ..training import named_teacher, train, with_training_facts
+    from ..training import train, with_training_facts
 
     out, config = check_path(args.out), config_from_args(args)
     join()
     model = open_model(config.model)
     line, began = ProgressLine(), time.monotonic()
-    teacher = named_teacher(config, model)
-    result = train(config, model, _callback(config, line), args.state, teacher=teacher)
+    result = train(config, model, _callback(config, line), args.state)
     if rank_and_world()[0]:
         return 0
     save_solver(out, with_training_facts(result.pack, model, config))
-    errors, picture = _compare(args, teacher, model, result, line)
+    errors, picture = _compare(args, model, result, line)
     line.close()
     summary = {
         "errors": errors,
@@ -70,18 +68,17 @@ def run(args: Namespace) -> int:
 
 
 def _compare(
-    args: Namespace,
-    teacher: "SolverTable",
-    model: "TrainerModel",
-    result: "Result",
-    line: "ProgressLine",
+    args: Namespace, model: "TrainerModel", result: "Result", line: "ProgressLine"
 ) -> "tuple[Errors, str | None]":
     """Return the errors against the run's teacher, and the path of the picture if there is one."""
+    from s4s_core import SolverTable
+
     from ..comparison import Comparison, scores_as_errors
 
     if args.no_picture:
         return scores_as_errors(result.scores), None
-    comparison = Comparison(model, line, teacher=teacher)
+    assert isinstance(result.teacher, SolverTable)  # a config names no other kind
+    comparison = Comparison(model, line, teacher=result.teacher)
     errors, shown = comparison.against_classical(result.pack, result.pack.nfes)
     return errors, comparison.save_picture(shown, Path(args.out).with_suffix(".png"))
 

@@ -23,7 +23,6 @@ from ..config import TrainConfig, read_config
 from ..estimate import check_disk
 
 if TYPE_CHECKING:
-    from s4s_core import SolverTable
     from s4s_core.training.task import Event
 
     from ..models.contract import TrainerModel
@@ -117,14 +116,13 @@ def _train_solver(folder: Path, config: TrainConfig) -> bytes:
     from s4s_core.solver_file import dump_solver
 
     from ..models import open_model
-    from ..training import named_teacher, train, with_training_facts
+    from ..training import train, with_training_facts
 
     print(f"Loading {config.model.label}", flush=True)
     model = open_model(config.model)
     check_disk(config, model.shape)
-    teacher = named_teacher(config, model)
-    with Record(folder, config, model, teacher) as record:
-        result = train(config, model, record, folder / FIT, folder / TEACHER, teacher)
+    with Record(folder, config, model) as record:
+        result = train(config, model, record, folder / FIT, folder / TEACHER)
         for line in result.log:
             print(line, flush=True)
         thumbnail = record.gallery.finish(result)
@@ -135,9 +133,7 @@ def _train_solver(folder: Path, config: TrainConfig) -> bytes:
 class Record:
     """Records fit's events: a line of metrics for each, and pictures now and then."""
 
-    def __init__(
-        self, folder: Path, config: TrainConfig, model: "TrainerModel", teacher: "SolverTable"
-    ) -> None:
+    def __init__(self, folder: Path, config: TrainConfig, model: "TrainerModel") -> None:
         from s4s_core.app.plan import RunProgress
 
         from ..gallery import Gallery
@@ -145,7 +141,7 @@ class Record:
 
         last = Job(folder.name).last_metric()
         self.progress = RunProgress(call_plan(config), last.get("seconds", 0.0))
-        self.gallery = Gallery(model, teacher, folder / SAMPLES)
+        self.gallery = Gallery(model, folder / SAMPLES)
         self.file = open(folder / METRICS, "ab")  # noqa: SIM115 - closed in __exit__
         if self.file.tell():
             self.file.write(b"\n")  # ends a line that a killed process left unfinished
@@ -160,6 +156,6 @@ class Record:
         line = self.progress.line(event)
         self.file.write(json.dumps(line).encode() + b"\n")
         self.file.flush()
-        if event.table is not None:
+        if event.nfe is not None and event.table is not None:
             print(line["message"], flush=True)
-            self.gallery.show(event)
+        self.gallery.show(event)

@@ -11,6 +11,8 @@ from typing import TypeGuard
 from s4s_core.app.description import describe, describe_table
 from s4s_core.table import SolverPack
 
+from .markup import score_table
+
 Point = tuple[float | None, float | None]
 
 COLOURS = ("#8b5cf6", "#0ea5e9", "#f59e0b", "#10b981", "#ef4444", "#ec4899", "#84cc16", "#6366f1")
@@ -24,6 +26,9 @@ SAME = 1e-9
 MOST_DECADES = 20
 """How many powers of ten on an axis get a tick each."""
 
+MOST_LABELS = 12
+"""How many bars get their numbers written at them."""
+
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
 body {{ font: 15px system-ui, sans-serif; max-width: 1240px; margin: 2rem auto; color: #1e293b; }}
@@ -31,6 +36,7 @@ body {{ font: 15px system-ui, sans-serif; max-width: 1240px; margin: 2rem auto; 
 .s4s-chart {{ width: 560px; }} .s4s-chart text {{ font-size: 12px; fill: currentColor; }}
 .s4s-chart text.s4s-title {{ font-weight: 600; }}
 .s4s-chart .s4s-rule {{ stroke: currentColor; stroke-opacity: .15; }}
+.s4s-scores th, .s4s-scores td {{ padding: .2rem 1rem; text-align: right; }}
 @media (prefers-color-scheme: dark) {{ body {{ background: #0b0f19; color: #e2e8f0; }} }}
 </style></head><body><h1>{title}</h1>{body}</body></html>
 """
@@ -195,14 +201,43 @@ def heat_map(title: str, rows: Sequence[Sequence[float]]) -> str:
     return _frame(title, "".join(parts), _TOP + len(rows) * side_y + 8)
 
 
+def bar_chart(title: str, values: Sequence[float], x_label: str) -> str:
+    """Draw a bar from zero for each of some numbers >= 0, with a line at 1."""
+    step = (WIDTH - _LEFT - _RIGHT) / len(values)
+    y = Axis([0, 1, *values], HEIGHT - _BOTTOM, _TOP + 14)
+    parts = [
+        f'<path d="M{_LEFT} {y(level):.1f}H{WIDTH - _RIGHT}" class="s4s-rule"/>'
+        + _text(_LEFT - 8, y(level) + 4, str(level), "end")
+        for level in (0, 1)
+    ]
+    width = min(48, 0.7 * step)
+    for number, value in enumerate(values):
+        middle, top = _LEFT + (number + 0.5) * step, y(value)
+        parts.append(
+            f'<rect x="{middle - width / 2:.1f}" y="{top:.1f}" width="{width:.1f}" '
+            f'height="{y(0) - top:.1f}" rx="3" fill="{COLOURS[0]}">'
+            f"<title>{escape(f'{x_label} {number + 1}: {value:.3g}')}</title></rect>"
+        )
+        if len(values) <= MOST_LABELS:
+            parts.append(
+                _text(middle, top - 5, f"{value:.2f}" if value < 100 else short(value), "middle")
+            )
+            parts.append(_text(middle, HEIGHT - _BOTTOM + 16, str(number + 1), "middle"))
+    parts.append(_text(WIDTH - _RIGHT, HEIGHT - 4, x_label, "end", "faint"))
+    return _frame(title, "".join(parts))
+
+
 def table_charts(pack: SolverPack, nfe: int) -> list[str]:
-    """Draw one table of a pack: its noise levels, and its coefficients by step."""
+    """Draw one table of a pack: its noise levels, its guidance if it sets that, and its
+    coefficients by step."""
     table = describe_table(pack, nfe)
     sigmas, calls = table["sigmas"], table["call_sigmas"]
     lines: dict[str, list[Point]] = {"nodes": list(enumerate(sigmas))}
     if len(calls) == len(sigmas) - 1 and calls != sigmas[:-1]:
         lines["given to the model"] = list(enumerate(calls))
     charts = [line_chart("Noise level (sigma) by step", lines, "step")]
+    if table["guidance"]:
+        charts.append(bar_chart("Guidance by call, 1 is your CFG", table["guidance"], "call"))
     for name, array in table["coefficients"].items():
         if not array:  # a corrector has no coefficients if there is only one call
             continue
@@ -212,10 +247,11 @@ def table_charts(pack: SolverPack, nfe: int) -> list[str]:
 
 
 def chart_page(file: str, pack: SolverPack) -> str:
-    """Return an HTML page with the charts of all tables of a pack."""
-    parts = []
+    """Return an HTML page with the scores and the charts of all tables of a pack."""
+    description = describe(pack)
+    parts = [score_table(description)]
     for nfe in pack.nfes:
         charts = "".join(table_charts(pack, nfe))
         parts.append(f'<h2>{nfe} model calls</h2><div class="s4s-charts">{charts}</div>')
-    title = escape(describe(pack).name or file)
+    title = escape(description.name or file)
     return _PAGE.format(title=title, body="".join(parts))

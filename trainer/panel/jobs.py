@@ -18,6 +18,7 @@ from s4s_core.app.jobs import (
 )
 from s4s_core.errors import JobError
 
+from ..jobs import job_solver
 from . import PanelHost, markup
 from .charts import line_chart
 from .compat import Shown, changed, changed_choices, on
@@ -107,7 +108,7 @@ def _details(shown: Shown, job: Job) -> list[Any]:
     view, sheet = job.view(), job.sheet()
     enabled = (view.status in OPEN, view.status in RESUMABLE, True, True)
     return [
-        changed(shown, "card", markup.job_card(view)),
+        changed(shown, "card", markup.job_card(view, job_solver(job))),
         changed(shown, "samples", _file_signature(sheet), lambda: samples_card(sheet)),
         changed(shown, "curves", training_curves(job.metrics())),
         changed(shown, "log", markup.log(job.log_tail())),

@@ -4,11 +4,14 @@ import base64
 from collections.abc import Iterable, Mapping
 from html import escape
 
-from s4s_core.app.description import SolverDescription
+from s4s_core.app.description import TITLES, Measure, SolverDescription
 from s4s_core.app.jobs import JobView
 from s4s_core.app.progress import duration
 
-_SCORES = ("Steps", "S4S error", "Best classical", "Classical solver", "S4S / classical")
+_HOW_TO_READ = (
+    "Measured on noise that training did not see. In %: of the best classical solver by that "
+    "measure, at as many model calls; less is better."
+)
 
 
 def empty(text: str) -> str:
@@ -64,8 +67,8 @@ def log(text: str) -> str:
     return f'<div class="s4s-log"><code>{escape(text) or "The log is empty."}</code></div>'
 
 
-def job_card(view: JobView) -> str:
-    """Show what a job trains and how far it is."""
+def job_card(view: JobView, solver: SolverDescription | None = None) -> str:
+    """Show what a job trains and how far it is, and the scores of the solver that it made."""
     status = escape(view.status)
     line = [f"{view.progress:.0%}"]
     if view.eta is not None:
@@ -84,6 +87,8 @@ def job_card(view: JobView) -> str:
     if view.error:
         code = "" if view.exit_code is None else f" (exit code {view.exit_code})"
         parts.append(note(f"{view.error}{code}", bad=True))
+    if solver is not None:
+        parts.append(score_table(solver))
     return f'<div class="s4s-card" data-status="{status}">{"".join(parts)}</div>'
 
 
@@ -109,24 +114,34 @@ def solver_card(file: str, solver: SolverDescription) -> str:
 
 
 def score_table(solver: SolverDescription) -> str:
-    """Show the error of a solver and of the best classical one for each step count."""
-    rows = [_SCORES]
-    for nfe, scores in solver.scores.items():
-        ratio = solver.ratios.get(nfe)
-        errors = (_error(scores.get("rmse")), _error(scores.get("classical")))
-        name, share = str(scores.get("classical_name", "")), "" if ratio is None else f"{ratio:.0%}"
-        rows.append((nfe, *errors, name, share))
-    tags = ("th", *("td" for _ in solver.scores))
-    lines = (
-        "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
-        for tag, row in zip(tags, rows, strict=True)
-    )
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<table class="s4s-scores">{body}</table>'
+    """Show the scores of a solver for each step count, and how the best classical solver's
+    compare; nothing if the file has none."""
+    names = [name for name in TITLES if any(name in known for known in _by_name(solver).values())]
+    if not names:
+        return ""
+    rows = [_cells("th", ["Steps", *(TITLES[name] for name in names), "Best classical (error)"])]
+    for nfe, known in _by_name(solver).items():
+        error = known.get("rmse")
+        label = str(solver.scores[nfe].get("classical_name", ""))
+        best = "" if error is None or error.classical is None else f"{label} {error.classical:.4f}"
+        rows.append(_cells("td", [nfe, *(_score(known.get(name)) for name in names), best]))
+    return f'<table class="s4s-scores">{"".join(rows)}</table>' + hint(_HOW_TO_READ)
 
 
-def _error(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, int | float) else ""
+def _by_name(solver: SolverDescription) -> dict[str, dict[str, Measure]]:
+    return {nfe: {m.name: m for m in known} for nfe, known in solver.measures.items()}
+
+
+def _cells(tag: str, texts: Iterable[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in texts)}</tr>"
+
+
+def _score(measure: Measure | None) -> str:
+    """Write a score as 0.0512 (71%)."""
+    if measure is None:
+        return ""
+    share = "" if measure.ratio is None else f" ({measure.ratio:.0%})"
+    return f"{measure.ours:.4f}{share}"
 
 
 def slider(left: str, right: str, left_text: str, right_text: str) -> str:

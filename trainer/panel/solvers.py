@@ -31,7 +31,7 @@ class SolversTab:
                 self.nfe = gr.Radio(
                     [],
                     label="Steps",
-                    info="Show the noise levels and coefficients for this step count.",
+                    info="Show the noise levels, guidance and coefficients for this step count.",
                 )
                 self.plot = gr.HTML("")
         self.outputs = [self.list, self.parts, self.card, self.link, self.nfe, self.plot]

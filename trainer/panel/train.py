@@ -9,7 +9,7 @@ import gradio as gr
 from s4s_core.app.jobs import Job
 from s4s_core.app.progress import duration
 from s4s_core.errors import ConfigError
-from s4s_core.names import METHODS, OBJECTIVES
+from s4s_core.names import AUTO, METHODS, OBJECTIVES
 
 from .. import jobs
 from ..config import PRESETS, TrainConfig, with_preset
@@ -105,10 +105,12 @@ def _method_fields() -> dict[str, Any]:
         info="gauss-newton needs no more memory than inference; the others are the paper's.",
     )
     objective = gr.Dropdown(
-        [AS_PRESET, *OBJECTIVES],
+        [AS_PRESET, ("auto: look for pictures", AUTO), *OBJECTIVES],
         value=AS_PRESET,
         label="Objective",
-        info="Distance to the teacher's picture. l1 and huber work only with the paper's methods.",
+        info="What counts as near the teacher's result. Efforts set auto, the paper's set LPIPS. "
+        "look needs no network and no decoder; lpips compares decoded pictures. l1 and huber work "
+        "only with the paper's methods.",
     )
     return {"method": method, "objective": objective}
 

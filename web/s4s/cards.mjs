@@ -2,8 +2,10 @@
 
 import { thumbnailPath } from "./client.mjs";
 import { button, element } from "./dom.mjs";
-import { clean, duration, modelName, number, percent, picture, score, steps } from "./format.mjs";
-import { tablePlot } from "./plot.mjs";
+import {
+  classicalName, clean, duration, gain, measures, modelName, number, percent, picture, steps,
+} from "./format.mjs";
+import { guidancePlot, tablePlot } from "./plot.mjs";
 
 const RUNNING = new Set(["queued", "running"]);
 
@@ -16,25 +18,45 @@ function thumbnail(solver, { url }) {
     : element("div", { class: "s4s-thumbnail" }, element("i", { class: "pi pi-chart-line" }));
 }
 
-/** Two bars: the errors of the solver and the best classical solver at the same number of calls. */
-function scoreBars(result, { t }) {
-  if (!result) return element("div", { class: "s4s-faint" }, t("unscored"));
-  const longest = Math.max(result.error, result.classical);
-  const bar = (kind, label, value) => [
-    element("span", { class: "s4s-label" }, label),
-    element("span", { class: `s4s-bar ${kind}` },
-      element("span", { style: `width: ${((100 * value) / longest).toFixed(1)}%` })),
-    element("span", { class: "s4s-value" }, number(value)),
+/** A bar for each measure: the solver's part of what the best classical solver has at as many calls. */
+function scoreBars(solver, nfe, { t }) {
+  const known = measures(solver, nfe);
+  if (known.length === 0) return element("div", { class: "s4s-faint" }, t("unscored"));
+  const titles = { rmse: t("error"), median: t("median"), bands: t("bands"), lpips: t("lpips") };
+  const row = ({ name, ours, ratio }) => [
+    element("span", { class: "s4s-label" }, titles[name]),
+    element("span", { class: `s4s-bar ${ratio > 1 ? "s4s-worse" : ""}` },
+      element("span", { style: `width: ${percent(ratio)}%` })),
+    element("span", { class: "s4s-value" },
+      Number.isFinite(ratio) ? `${number(ours)} · ${Math.round(100 * ratio)} %` : number(ours)),
   ];
-  return element("div", { class: "s4s-score", title: t("scoreHelp") },
-    bar("s4s-ours", "S4S", result.error),
-    bar("s4s-theirs", result.name || t("classical"), result.classical));
+  const classical = known.find(({ name }) => name === "rmse")?.classical;
+  const name = classicalName(solver, nfe) || t("classical");
+  return [
+    element("div", { class: "s4s-score", title: t("scoreHelp") }, known.flatMap(row)),
+    Number.isFinite(classical) && element("div", { class: "s4s-legend s4s-faint" },
+      t("best", { name, error: number(classical) })),
+  ];
 }
 
-function gain(result, { t }) {
-  if (!result || result.gain === 0) return null;
-  return element("span", { class: result.gain > 0 ? "s4s-gain" : "s4s-loss", title: t("scoreHelp") },
-    t(result.gain > 0 ? "gain" : "loss", { percent: Math.abs(result.gain) }));
+function gainMark(solver, nfe, { t }) {
+  const saved = gain(solver, nfe);
+  if (!saved) return null;
+  return element("span", { class: saved > 0 ? "s4s-gain" : "s4s-loss", title: t("scoreHelp") },
+    t(saved > 0 ? "gain" : "loss", { percent: Math.abs(saved) }));
+}
+
+/** The plots of a table, each with what it shows below it. */
+function plots(table, { t }) {
+  const legend = (...texts) =>
+    element("div", { class: "s4s-legend s4s-faint" }, texts.map((text) => element("span", {}, text)));
+  const { guidance } = table;
+  const values = clean(guidance?.map((multiplier) => multiplier.toFixed(2)).join(", "), 160);
+  return [
+    tablePlot(table), legend(t("levels"), t("weights")),
+    guidance && guidancePlot(guidance),
+    guidance && legend(t("guidance", { values })),
+  ];
 }
 
 function nfeChips(solver, shown, { t, choose }) {
@@ -62,13 +84,10 @@ export function solverCard(solver, shown, use) {
     return element("article", { class: "s4s-card s4s-broken" },
       element("strong", { class: "s4s-clip", dir: "auto" }, file),
       element("div", { class: "s4s-error" }, clean(solver.error, 400)));
-  const result = score(solver, shown.nfe);
   const open = [
     nfeChips(solver, shown.nfe, use),
-    scoreBars(result, use),
-    shown.table && tablePlot(shown.table),
-    shown.table && element("div", { class: "s4s-legend s4s-faint" },
-      element("span", {}, t("levels")), element("span", {}, t("weights"))),
+    scoreBars(solver, shown.nfe, use),
+    shown.table && plots(shown.table, use),
   ];
   return element("article", { class: "s4s-card" },
     element("header", {},
@@ -80,12 +99,12 @@ export function solverCard(solver, shown, use) {
       element("strong", { class: "s4s-clip", dir: "auto" }, clean(solver.name, 80) || file),
       about(solver, use),
       element("div", { class: "s4s-faint s4s-line" },
-        element("span", { class: "s4s-clip" }, t("stepsList", { steps: steps(solver.nfes) })), gain(result, use))),
+        element("span", { class: "s4s-clip" }, t("stepsList", { steps: steps(solver.nfes) })), gainMark(solver, shown.nfe, use))),
       button("pi-plus", t("add"), {
         class: "s4s-button s4s-primary", title: t("addHelp"), "data-key": `add/${solver.file}`,
         onclick: () => use.add(solver, shown.nfe),
       })),
-    shown.open && element("div", { class: "s4s-body" }, open));
+    shown.open && element("div", { class: "s4s-body" }, open.flat()));
 }
 
 function progress(job, { t }) {

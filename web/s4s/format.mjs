@@ -39,16 +39,18 @@ export function percent(fraction) {
   return Number.isFinite(fraction) ? Math.round(100 * Math.min(1, Math.max(0, fraction))) : 0;
 }
 
-/** Compare a solver at one NFE with the best classical solver; null if the file does not say.
- * {error, classical, name, ratio, gain}; gain is the reduction of the error in whole percent. */
-export function score(solver, nfe) {
-  const entry = solver?.scores?.[String(nfe)];
-  const [error, classical] = [entry?.rmse, entry?.classical];
-  if (!Number.isFinite(error) || !Number.isFinite(classical) || classical <= 0 || error < 0) return null;
-  const ratio = error / classical;
-  const name = clean(entry.classical_name ?? "", 40);
-  return { error, classical, name, ratio, gain: Math.round(100 * (1 - ratio)) };
+/** The measures of a solver at one NFE as the server describes them: [{name, ours, classical, ratio}];
+ * `classical` and `ratio`, those of the best classical solver, may be null. */
+export const measures = (solver, nfe) => solver?.measures?.[String(nfe)] ?? [];
+
+/** The reduction of the error against the best classical solver in whole percent; null if unknown. */
+export function gain(solver, nfe) {
+  const ratio = measures(solver, nfe).find(({ name }) => name === "rmse")?.ratio;
+  return Number.isFinite(ratio) ? Math.round(100 * (1 - ratio)) : null;
 }
+
+/** The name of the classical solver with the smallest error at one NFE, or "". */
+export const classicalName = (solver, nfe) => clean(solver?.scores?.[String(nfe)]?.classical_name ?? "", 40);
 
 /** The NFE to show first: the smallest with at least 5 steps, otherwise the largest. */
 export function firstNfe(nfes) {

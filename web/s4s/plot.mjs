@@ -1,4 +1,4 @@
-// Plots a solver's table: its noise levels on the left, its weights on the right.
+// Plots a solver's table: its noise levels on the left, its weights on the right, its guidance below.
 
 import { element } from "./dom.mjs";
 import { number } from "./format.mjs";
@@ -57,4 +57,23 @@ export function tablePlot(table, width = 260, height = 96) {
     nodes.map(dot("s4s-node", "")),
     calls.map(dot("s4s-call", "→")),
     cells(table, width - right - PAD, right, height).map(cell));
+}
+
+/** Bars of the multipliers of guidance: [x, y, width, height, multiplier], and the height of the line at 1. */
+export function guidanceBars(guidance, width, height) {
+  const highest = Math.max(1, ...guidance);
+  const up = (value) => height - PAD - (value / highest) * (height - 2 * PAD);
+  const wide = (width - 2 * PAD) / guidance.length;
+  const bars = guidance.map((m, i) => [PAD + (i + 0.15) * wide, up(m), 0.7 * wide, height - PAD - up(m), m]);
+  return { bars, one: up(1) };
+}
+
+/** Draw the guidance of each call as SVG, with a line where it is as the artist sets it. */
+export function guidancePlot(guidance, width = 260, height = 48) {
+  const { bars, one } = guidanceBars(guidance, width, height);
+  return element("svg", { class: "s4s-plot s4s-guidance", viewBox: `0 0 ${width} ${height}`, role: "img" },
+    bars.map(([x, y, w, h, multiplier]) =>
+      element("rect", { class: "s4s-plus", x: x.toFixed(1), y: y.toFixed(1), width: w.toFixed(1), height: h.toFixed(1) },
+        element("title", {}, `× ${number(multiplier)}`))),
+    element("line", { class: "s4s-one", x1: PAD, x2: width - PAD, y1: one.toFixed(1), y2: one.toFixed(1) }));
 }

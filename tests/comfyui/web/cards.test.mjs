@@ -20,12 +20,23 @@ test.beforeEach(() => installDom());
 
 test("a solver's card names it, its model, steps and gain or loss; a closed one draws no table", () => {
   const text = solverCard(solver(), shown({ table: table() }), use()).textContent;
-  for (const part of ["demo solver", "demo · CFG 2 · 32 × 32", "4–6 steps", "−25 % error", "0.0674", "0.0901"])
+  for (const part of ["demo solver", "demo · CFG 2 · 32 × 32", "4–6 steps", "−25 % error", "Error0.0674 · 75 %",
+    "Median error0.05 · 125 %", "Look (frequency bands)0.02 · 50 %", "unipc-bh2 2, ays, 0.0901"])
     assert.ok(text.includes(part), `${part} in ${text}`);
-  const scores = { 5: { rmse: 0.2, classical: 0.1 } };
-  assert.ok(solverCard(solver({ scores }), shown(), use()).textContent.includes("+100 % error"));
+  const measures = { 5: [{ name: "rmse", ours: 0.2, classical: 0.1, ratio: 2 }, { name: "lpips", ours: 0.3, classical: null, ratio: null }] };
+  const worse = solverCard(solver({ measures }), shown(), use());
+  assert.ok(worse.textContent.includes("+100 % error") && worse.textContent.includes("Look (LPIPS)0.3%"));
+  assert.equal(byClass(worse, "s4s-worse").length, 1);
   const closed = solverCard(solver(), shown({ open: false, table: table() }), use());
   assert.equal(byClass(closed, "s4s-plot").length, 0);
+});
+
+test("the guidance of each call is drawn and written, where the table sets it", () => {
+  const card = (guidance) => solverCard(solver(), shown({ table: table({ guidance }) }), use());
+  assert.equal(byClass(card(null), "s4s-guidance").length, 0);
+  assert.ok(!card(null).textContent.includes("guidance"));
+  assert.equal(byClass(card([0.9, 0.84, 1.2]), "s4s-guidance").length, 1);
+  assert.ok(card([0.9, 0.84, 1.2]).textContent.includes("guidance × 0.90, 0.84, 1.20"));
 });
 
 test("clicks reach their actions", () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { clean, duration, firstNfe, matches, modelName, number, percent, picture, score, steps } from "../../../web/s4s/format.mjs";
+import { classicalName, clean, duration, firstNfe, gain, matches, measures, modelName, number, percent, picture, steps } from "../../../web/s4s/format.mjs";
 import { solver } from "./samples.mjs";
 
 test("clean keeps every script, reveals hidden characters and never cuts inside one", () => {
@@ -24,15 +24,11 @@ test("steps, numbers, durations and shares are written shortly", () => {
   each(firstNfe, [[[3, 4, 5, 6], 5], [[4, 8, 6], 6], [[2, 3], 3], [[], null]]); // 5 or the next above
 });
 
-test("score returns the gain, or null without scores", () => {
-  const { ratio, gain, name } = score(solver(), 5);
-  assert.ok(Math.abs(ratio - 0.748) < 1e-3);
-  assert.equal(gain, 25);
-  assert.equal(name, "unipc-bh2 2, ays");
-  assert.equal(score(solver(), 4), null);
-  for (const entry of [{}, { rmse: "0.1", classical: 1 }, { rmse: 1, classical: 0 }, { rmse: -1, classical: 1 }])
-    assert.equal(score(solver({ scores: { 5: entry } }), 5), null);
-  assert.equal(score(solver({ scores: null }), 5), null);
+test("the gain is that of the error, and null where the file has none", () => {
+  assert.deepEqual([gain(solver(), 5), classicalName(solver(), 5)], [25, "unipc-bh2 2, ays"]);
+  assert.deepEqual([gain(solver(), 4), measures(solver(), 4), classicalName(solver(), 4)], [null, [], ""]);
+  const alone = { 5: [{ name: "rmse", ours: 0.1, classical: null, ratio: null }] };
+  assert.equal(gain(solver({ measures: alone }), 5), null);
 });
 
 test("a search must match every word in name, file or model", () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { cells, curve, heights, tablePlot } from "../../../web/s4s/plot.mjs";
+import { cells, curve, guidanceBars, guidancePlot, heights, tablePlot } from "../../../web/s4s/plot.mjs";
 import { byClass, installDom } from "./fake_dom.mjs";
 import { table } from "./samples.mjs";
 
@@ -31,6 +31,17 @@ test("each weight is a cell, the largest the strongest", () => {
   const strengths = found.map((cell) => cell[5]);
   assert.equal(Math.max(...strengths), 1);
   assert.ok(strengths.some((strength) => strength < 0));
+});
+
+test("the bars of guidance stand on one line, as high as their multipliers", () => {
+  const { bars, one } = guidanceBars([0.5, 2, 0], 200, 52);
+  assert.deepEqual(bars.map(([, , , tall]) => tall), [10, 40, 0]);
+  assert.ok(bars.every(([, y, , tall]) => y + tall === 46) && one === 26);
+  assert.ok(bars.every(([x, , wide]) => x >= 0 && x + wide <= 200));
+  installDom();
+  for (const guidance of [[1], [0, 0], [1e300, 1]])
+    for (const shape of guidancePlot(guidance).all())
+      assert.ok(Object.values(shape.attributes).every((value) => !/NaN|Infinity/.test(value)));
 });
 
 test("a plot contains only finite numbers", () => {

@@ -5,12 +5,17 @@ export const solver = (more = {}) => ({
   model: { name: "demo" }, space: "ve", nfes: [4, 5, 6], cfg: [2, 2], resolution: [32, 32],
   teacher: { nfe: 20 }, training: {}, sha256: "00",
   scores: { 5: { rmse: 0.0674, classical: 0.0901, classical_name: "unipc-bh2 2, ays" } },
-  ratios: { 5: 0.75 }, ...more,
+  ratios: { 5: 0.75 },
+  measures: { 5: [
+    { name: "rmse", ours: 0.0674, classical: 0.0901, ratio: 0.748 },
+    { name: "median", ours: 0.05, classical: 0.04, ratio: 1.25 },
+    { name: "bands", ours: 0.02, classical: 0.04, ratio: 0.5 },
+  ] }, ...more,
 });
 
 export const table = (more = {}) => ({
   family: "lms", order: 2, form: "noise", space: "ve", ending: 0, nfe: 3,
-  sigmas: [80, 8, 1, 0], call_sigmas: [80, 8, 1], coefficients: { b: [[1, 0], [1.7, -0.8], [1.1, -0.2]] }, ...more,
+  sigmas: [80, 8, 1, 0], call_sigmas: [80, 8, 1], guidance: null, coefficients: { b: [[1, 0], [1.7, -0.8], [1.1, -0.2]] }, ...more,
 });
 
 export const job = (more = {}) => ({
