@@ -85,7 +85,7 @@ EFFORTS = {"quick": 6_000, "normal": 20_000, "thorough": 60_000}
 """Model calls per NFE that training may spend."""
 
 FREE, LAST_STEP, ALL_STEPS = "free", "last", "all"
-CONSISTENT = (FREE, LAST_STEP, ALL_STEPS)
+CONSISTENT = (AUTO, FREE, LAST_STEP, ALL_STEPS)
 """The steps whose weights keep their sum while they are learned."""
 
 DOMAINS = ("sigma", "logsnr", "time")

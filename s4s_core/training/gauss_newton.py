@@ -136,14 +136,15 @@ def distinct(starts: Sequence[Start], count: int) -> list[Start]:
 
 def _parameters(task: Task, start: Start, settings: Settings) -> Parameters:
     limits = float(task.model.sigma_min), float(task.model.sigma_max)
+    guided = settings.guidance and takes_guidance(task.model)
     return Parameters.of(
         as_multistep(start.table),
         limits,
         coefficients=settings.coefficients,
         times=settings.times,
         fixed=settings.fixed,
-        consistent=settings.consistent,
-        guidance=settings.guidance and takes_guidance(task.model),
+        consistent=settings.consistent_steps(guided),
+        guidance=guided,
     )
 
 

@@ -73,14 +73,15 @@ class GradientMethod(Method):
         self, task: Task, starts: list[Start], settings: Settings, state: NfeState
     ) -> tuple[Start, SolverTable]:
         start = starts[0]
+        guided = settings.guidance and takes_guidance(task.model)
         student = Student(
             task.model,
             start.table,
             settings.domain,
             settings.fixed,
-            settings.consistent,
+            settings.consistent_steps(guided),
             self._recomputed(start, settings.follow),
-            settings.guidance and takes_guidance(task.model),
+            guided,
         )
         saved = state.method.setdefault("descent", {"seed": settings.seed})
         descent = Descent(

@@ -2,8 +2,9 @@
 
 Coefficients are base + basis @ phi: the basis is the identity on the entries that exist (time
 dependent, the paper's default), or ties the rows of full order together ("fixed"). `consistent`
-keeps the sum of the weights of the last step, or of all steps: a last step whose weights sum to one
-removes just the noise that is there, so it leaves no grain.
+keeps the sum of the weights of the last step, or of all steps. Weights that sum to one remove just
+the noise that the step is meant to remove, so a call at the node is told the noise that is there,
+and the last step leaves no grain.
 
 Times move in lambda = log(alpha / sigma), with both ends fixed: one shift per inner node, which the
 node's call follows, and one more shift per call (the decoupled steps of app:time-param-decouple).
@@ -102,10 +103,10 @@ class Parameters:
         basis = torch.zeros(total, 0, dtype=torch.float64)
         if coefficients:
             basis = coefficient_basis(table, fixed, consistent)
-        steps, nfe, stride = table.steps, table.nfe, table.nfe_per_step
-        inner = torch.arange(1, steps) if times else torch.arange(0)
-        own = torch.tensor([n for n in range(1, nfe) if times and _is_free(table, n, stride)])
-        guided = torch.arange(nfe if guidance else 0)
+        inner = torch.arange(1, table.steps) if times else torch.arange(0)
+        apart = [n for n in range(1, table.nfe) if _moves_apart(table, n, consistent)]
+        own = torch.tensor(apart if times else [])
+        guided = torch.arange(table.nfe if guidance else 0)
         return cls(table, basis, inner, own.long(), guided, limits)
 
     @property
@@ -175,13 +176,14 @@ class Parameters:
         return self.table.replace(**{k: v.detach().numpy() for k, v in self.arrays(theta).items()})
 
 
-def _is_free(table: SolverTable, call: int, stride: int) -> bool:
+def _moves_apart(table: SolverTable, call: int, consistent: str) -> bool:
     """Can a call move apart from the node of its step?
 
-    Stages of a single-step method always can. First calls of a step can where A is not one.
+    Stages of a single-step method always can. First calls of a step can where A is not one, unless
+    every call is to be told the noise that is there.
     """
     plain = table.form == "velocity" or (table.form == "noise" and table.space == "ve")
-    return call % stride != 0 or not plain
+    return call % table.nfe_per_step != 0 or not (plain or consistent == ALL_STEPS)
 
 
 def _shift(

@@ -7,10 +7,12 @@ from typing import Any
 
 from ..errors import ObjectiveError, TrainingError
 from ..names import (
+    ALL_STEPS,
     AUTO,
     CONSISTENT,
     DEFAULT_METHOD,
     DOMAINS,
+    LAST_STEP,
     METHODS,
     OBJECTIVES,
     MethodEntry,
@@ -68,8 +70,11 @@ class Settings:
     """May Gauss-Newton move the times?"""
     fixed: bool = False
     """Ablation: one set of coefficients for all steps."""
-    consistent: str = "last"
-    """Which steps' weights keep their sum: "last", so that no grain is left, "all" or "free"."""
+    consistent: str = AUTO
+    """Which steps' weights keep their sum, so that no grain is left: "last", "all" or "free".
+
+    With "all" every call is also made at the node of its step: it is told the noise that is there.
+    "auto" is "all" where guidance is learned, and "last" elsewhere."""
     guidance: bool = True
     """May training set the guidance of each call, if the model can be told?"""
     neighbours: bool = True
@@ -132,6 +137,12 @@ class Settings:
     def entry(self) -> MethodEntry:
         """What the registry says about the method."""
         return METHODS[self.method]
+
+    def consistent_steps(self, guided: bool) -> str:
+        """Return `consistent`, with "auto" resolved for a model whose guidance is learned or not."""
+        if self.consistent != AUTO:
+            return self.consistent
+        return ALL_STEPS if guided else LAST_STEP
 
     @property
     def training_order(self) -> tuple[int, ...]:
