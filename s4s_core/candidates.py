@@ -29,6 +29,10 @@ AUTO_SOLVERS = (
 )
 AUTO_SCHEDULES = ("uniform", "quadratic", "edm", "logsnr", "ays")
 
+SEARCH_PAIRS, KEPT = 16, 4
+SEARCH_ROUNDS = ((4, 14), (8, KEPT))
+"""The race that the search is: (pairs, how many candidates stay after them)."""
+
 
 class Candidate(NamedTuple):
     """A classical solver on a schedule."""
@@ -93,22 +97,28 @@ def rank(
     candidates: Sequence[Candidate],
     pairs: Pairs,
     batch: int = 32,
-    keep: int = 8,
-    first: int = 16,
+    rounds: Sequence[tuple[int, int]] = ((16, 8),),
 ) -> Ranked:
-    """Score all candidates on the first pairs, then the best `keep` on all pairs."""
+    """Race candidates: after the first n pairs of each round (n, keep), only the best `keep` stay.
 
-    def score(candidates: Sequence[Candidate], pairs: Pairs) -> Ranked:
-        scored = [(rmse(denoise, c.table, pairs, batch), c) for c in candidates]
-        return sorted(scored, key=_error)
+    Those that are left are scored on all pairs.
+    """
+    seen, left = 0, [(torch.zeros(0, dtype=torch.float64), each) for each in candidates]
+    for end, keep in (*rounds, (len(pairs), len(candidates))):
+        end = min(end, len(pairs))
+        if end > seen:
+            part = pairs[seen:end]
+            left = [
+                (torch.cat([errors, squared_errors(denoise, each.table, part, batch)]), each)
+                for errors, each in left
+            ]
+        seen, left = max(seen, end), sorted(left, key=_error)[:keep]
+    return [(float(errors.mean().sqrt()), each) for errors, each in left]
 
-    best = score(candidates, pairs[:first])[:keep]
-    return best if len(pairs) <= first else score([c for _, c in best], pairs)
 
-
-def _error(scored: tuple[float, Candidate]) -> float:
-    """Sort key: the error, with NaN last."""
-    error = scored[0]
+def _error(scored: tuple[torch.Tensor, Candidate]) -> float:
+    """Sort key: the mean squared error, with NaN last."""
+    error = float(scored[0].mean())
     return error if error == error else float("inf")
 
 
@@ -129,5 +139,14 @@ def named_solver(model: Model, text: str, nfe: int, ending: float, **options: An
 def rank_starts(
     model: Model, denoise: Denoiser, pairs: Pairs, nfe: int, ending: float, batch: int
 ) -> Ranked:
-    """Rank all classical solvers on all schedules that init="auto" tries."""
-    return rank(denoise, candidates(model, nfe, ending), pairs, batch)
+    """Rank all classical solvers on all schedules that init="auto" tries; see SEARCH_ROUNDS."""
+    return rank(denoise, candidates(model, nfe, ending), pairs, batch, SEARCH_ROUNDS)
+
+
+def search_calls(nfe: int) -> int:
+    """Return the model calls of `rank_starts` on SEARCH_PAIRS pairs."""
+    seen, left, runs = 0, len(AUTO_SOLVERS) * len(AUTO_SCHEDULES), 0
+    for end, keep in (*SEARCH_ROUNDS, (SEARCH_PAIRS, KEPT)):
+        runs += left * (end - seen)
+        seen, left = end, keep
+    return nfe * runs

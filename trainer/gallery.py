@@ -108,7 +108,7 @@ class Gallery:
                     return candidate
         if nfe not in self._rivals:
             tried = candidates(self.model, nfe, ending, RIVALS)
-            ranked = rank(self.model.denoise, tried, pairs[:BATCH], BATCH, keep=1)
+            ranked = rank(self.model.denoise, tried, pairs[:BATCH], BATCH)
             self._rivals[nfe] = ranked[0][1]
         return self._rivals[nfe]
 

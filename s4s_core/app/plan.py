@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ..candidates import AUTO_SCHEDULES, AUTO_SOLVERS
+from ..candidates import KEPT, search_calls
+from ..names import AUTO
 from ..schedules.gits import CALLS as GITS_CALLS
 from ..training.method import find_method
 from ..training.settings import Settings
@@ -22,13 +23,14 @@ class CallPlan:
         pairs = settings.samples + settings.validation + settings.held_out
         self.teacher_nfe, self.teacher_setup = teacher_nfe, teacher_setup
         self.teacher = teacher_setup + pairs * teacher_nfe
-        tried = len(AUTO_SOLVERS) * len(AUTO_SCHEDULES) if settings.init == "auto" else 0
-        self.before: dict[int, int] = {n: n * 16 * tried for n in nfes}
+        searched = settings.init == AUTO
+        self.before: dict[int, int] = {n: search_calls(n) if searched else 0 for n in nfes}
         if settings.init.endswith(":gits"):
             self.before[nfes[0]] += GITS_CALLS
         self.method = find_method(settings.method)
         self.fitting = {n: self.method.planned_calls(settings, n) for n in nfes}
-        self.after: dict[int, int] = {n: n * settings.held_out * (10 if tried else 3) for n in nfes}
+        scored = KEPT + 2 + 2 * settings.neighbours * (len(nfes) > 1) if searched else 3
+        self.after: dict[int, int] = {n: n * settings.held_out * scored for n in nfes}
 
     @property
     def total(self) -> int:

@@ -117,7 +117,7 @@ class DemoModel:
         cfg = torch.tensor(self.cfg, dtype=torch.float64)
         if guidance is None:
             return cfg
-        return guided_scale(cfg, guidance.double().cpu()).reshape(-1, 1, 1, 1)
+        return guided_scale(cfg, guidance.cpu().double()).reshape(-1, 1, 1, 1)
 
     def _predict(self, x: torch.Tensor, sigma: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         scale = 1.0 if self.space == "ve" else alpha(self.space, sigma)

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from ..candidates import Candidate, candidates, check_solver, named_solver, rank_starts
+from ..candidates import (
+    SEARCH_PAIRS,
+    Candidate,
+    candidates,
+    check_solver,
+    named_solver,
+    rank_starts,
+)
 from ..errors import ObjectiveError, TrainingError
 from ..model import Model
 from ..names import AUTO
@@ -42,7 +49,6 @@ from .task import Callback, Event, Meter, Task, check_model
 # Training, validation and held-out pairs never share noise: each set has its own seed.
 _SETS = {"train": 1, "validation": 2, "held_out": 3}
 _SEED_STRIDE = 1_000_003
-_SEARCH_PAIRS = 16
 
 StrPath = str | os.PathLike[str]
 
@@ -93,14 +99,16 @@ def fit(
     options: other fields of Settings.
 
     By the loss that was trained, the result is never worse on held-out noise than its start, nor
-    than any of the eight best classical solvers of the search. Scores mention classical solvers
+    than any of the four best classical solvers of the search. Scores mention classical solvers
     only if there was a search (init="auto").
     """
     given = init if isinstance(init, SolverTable) else None
     if is_from_version_0_1(state):
-        options = {k: v for k, v in VERSION_0_1.items() if k != "objective"} | options
+        options = {**VERSION_0_1, **options}
+        options.pop("objective")
         objective = objective or "l2"
-        teacher = default_teacher(model, teacher) if isinstance(teacher, int) else teacher
+        if isinstance(teacher, int):
+            teacher = default_teacher(model, teacher, options.get("ending", 0.0))
     name = chosen_objective(objective if isinstance(objective, str) else AUTO, model.shape)
     settings = Settings.of(
         options
@@ -283,7 +291,7 @@ class Run:
             options = {"costs": self._costs()} if init.endswith(":gits") else {}
             return [named_solver(self.model, init, nfe, ending, **options)]
         if state.ranked is None:
-            pairs = self.pairs["train"][:_SEARCH_PAIRS]
+            pairs = self.pairs["train"][:SEARCH_PAIRS]
             ranked = self.batcher.call(
                 partial(rank_starts, self.model, self.meter, pairs, nfe, ending)
             )

@@ -36,6 +36,7 @@ from .state import NfeState
 from .task import NotFinite, Task
 
 PROBE_ITERATIONS, MAX_ITERATIONS = 1, 200
+CALLS_PER_START = 8_000
 CHUNK = 8
 FADING = 0.8
 MODEL = "product", "slope"
@@ -85,8 +86,10 @@ class GaussNewton(Method):
     def run(
         self, task: Task, starts: list[Start], settings: Settings, state: NfeState
     ) -> tuple[Start, SolverTable]:
+        count = _affordable(settings) if "runs" not in state.method else settings.starts
+        chosen = distinct(starts, count)
         with torch.inference_mode():
-            return self._run(task, distinct(starts, settings.starts), settings, state)
+            return self._run(task, chosen, settings, state)
 
     def _run(
         self, task: Task, starts: list[Start], settings: Settings, state: NfeState
@@ -121,6 +124,11 @@ class GaussNewton(Method):
 
 
 GAUSS_NEWTON = GaussNewton("gauss-newton")
+
+
+def _affordable(settings: Settings) -> int:
+    """Return how many classical starts to train from: only as many as the budget can finish."""
+    return max(1, min(settings.starts, (settings.limit or 0) // CALLS_PER_START))
 
 
 def distinct(starts: Sequence[Start], count: int) -> list[Start]:

@@ -51,7 +51,7 @@ class Settings:
     init: str = "auto"
     """Where training starts: "auto" searches classical solvers; or a solver name."""
     starts: int = 3
-    """How many starts Gauss-Newton trains from."""
+    """How many classical starts Gauss-Newton trains from at most; each needs 8,000 calls."""
     ending: float = 0.0
     """The noise level at which solvers end."""
     objective: str = AUTO

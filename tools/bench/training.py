@@ -96,7 +96,7 @@ class Bench:
         tables = candidates(
             self.model, self.nfe, schedules=names, options={"gits": {"costs": costs}}
         )
-        error, winner = rank(self.model.denoise, tables, self.fresh, batch=64, first=64)[0]
+        error, winner = rank(self.model.denoise, tables, self.fresh, 64, ((64, 8),))[0]
         return error, winner.label
 
     def run(self, label: str, method: str, **options: Any) -> Curve:

@@ -235,7 +235,7 @@ class Lab:
         names = [*AUTO_SCHEDULES, "gits", *(["dmn"] if importlib.util.find_spec("scipy") else [])]
         options = {"gits": {"costs": self.costs(cell.model, cell.cfg)[0]}}
         tables = candidates(model, cell.nfe, schedules=names, options=options)
-        return rank(model.denoise, tables, self._pairs(cell), BATCH, first=32)[0][1]
+        return rank(model.denoise, tables, self._pairs(cell), BATCH, ((32, 8),))[0][1]
 
     def _best_of_few(self, cell: Cell) -> Candidate:
         """The best of a few classical solvers on 16 of the pairs it is scored on."""
