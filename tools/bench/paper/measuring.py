@@ -19,6 +19,8 @@ from s4s_core import classical_table, fit, load_solver, sample, schedule
 from s4s_core.app.folders import DEMO_SOLVER
 from s4s_core.candidates import (
     AUTO_SCHEDULES,
+    SEARCH_PAIRS,
+    SEARCH_ROUNDS,
     Candidate,
     candidates,
     named_solver,
@@ -64,7 +66,6 @@ FRESH_SEED = 800_000_001
 RIVAL_SEED = 850_000_007
 GITS_SAMPLES = 32
 BATCH = 64
-SEARCH_PAIRS = 16
 PAIRS_COST = TEACHER_NFE * (Settings.samples + Settings.validation + Settings.held_out)
 """Calls for the teacher pairs that `fit` draws on top of its budget."""
 FEW_SOLVERS = (("euler", 1), ("ipndm", 2), ("ipndm", 3), ("dpmpp", 2), ("unipc-bh2", 2))
@@ -241,7 +242,8 @@ class Lab:
         """The best of a few classical solvers on 16 of the pairs it is scored on."""
         model = self.model(cell.model, cell.cfg)
         tables = candidates(model, cell.nfe, **FEW)
-        return rank(model.denoise, tables, self._pairs(cell)[:SEARCH_PAIRS], BATCH)[0][1]
+        pairs = self._pairs(cell)[:SEARCH_PAIRS]
+        return rank(model.denoise, tables, pairs, BATCH, SEARCH_ROUNDS)[0][1]
 
     def _start(self, cell: Cell) -> tuple[SolverTable, int]:
         """(table that a cell starts from, calls spent on finding it or its schedule)."""
@@ -340,7 +342,7 @@ class Lab:
         pairs = draw_pairs(model, teacher, SEARCH_PAIRS, seed, BATCH, self.cache)
         meter = Meter(model.denoise)
         tables = candidates(model, cell.nfe, **(FEW if cell.solver == "few" else {}))
-        ranked = rank(meter, tables, pairs, BATCH)
+        ranked = rank(meter, tables, pairs, BATCH, SEARCH_ROUNDS)
         return ranked[0][1], meter.calls + TEACHER_NFE * SEARCH_PAIRS
 
     def _search(self, cell: Cell) -> Result:

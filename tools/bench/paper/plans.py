@@ -40,7 +40,7 @@ ARTISTS = {
     "DPM++ 2M Karras": ("dpmpp", 2, "edm"),
     "Euler": ("euler", 1, "edm"),
     "UniPC": ("unipc-bh2", 2, "edm"),
-    "DDIM": ("ddim", 1, "uniform"),
+    "DDIM": ("ddim", 1, "logsnr"),
 }
 """What an artist would pick: {name: (solver, order, schedule)}."""
 OLD_OBJECTIVE = {"objective": "l2", "consistent": "free"}
