@@ -48,7 +48,7 @@ def demo_quick_start(graph: Graph) -> None:
     ):
         wires = {name: demo[name] for name in ("positive", "negative")}
         names: dict[str, Any] = {"sampler": sampler, "scheduler": scheduler, "title": title}
-        samples = sampled(graph, model, wires, demo["latent"], 2.0, steps, seed=7, **names)
+        samples = sampled(graph, model, wires, demo["latent"], 4.0, steps, seed=7, **names)
         preview(graph, samples, demo["vae"], size=256, title=title)
     graph.note(
         "## First pictures\nPress *Run*. The small model that comes with S4S draws four emoji "
@@ -150,7 +150,7 @@ def train_demo(graph: Graph) -> None:
         "S4STrainSolver",
         **inputs,
         latent_image=demo["latent"],
-        cfg=2.0,
+        cfg=4.0,
         nfes="5",
         effort="quick",
         prompts="animal\nbird\nflower",
@@ -202,7 +202,7 @@ def compare(graph: Graph) -> None:
         latent_image=demo["latent"],
         seed=1,
         steps=5,
-        cfg=2.0,
+        cfg=4.0,
         samplers="euler, dpmpp_2m, uni_pc_bh2, ipndm",
         scheduler="karras",
     )

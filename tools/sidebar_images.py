@@ -56,7 +56,7 @@ FIT = """
 
 def thumbnail(pack: SolverPack, nfe: int, seed: int) -> str:
     """Draw four pictures with the bundled model and a solver; return a data URI."""
-    model = load_demo(cfg=2.0)
+    model = load_demo(cfg=4.0)
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(4, *model.shape, generator=generator)
     cond = model.conditions(4, generator)

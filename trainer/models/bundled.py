@@ -9,7 +9,7 @@ from s4s_core.mixture import GaussianMixture
 from . import ModelChoice
 from .contract import TrainerModel, about, choose_device, complete, no_pictures, rgb_pictures
 
-DEMO_CFG = 2.0
+DEMO_CFG = 4.0
 
 
 def _variant(kind: str) -> str:
