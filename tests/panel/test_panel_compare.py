@@ -62,7 +62,7 @@ def test_a_comparison_is_rendered_and_shown_with_what_differs_from_training(file
     pack = load_solver(files / "a.safetensors")
     assert compare.refresh({}, None, None)[3].count("<img") == 0
     rendering.render(ModelChoice(cfg=7.0), pack, folder, 4, count=1)
-    assert "CFG 2" in status() and "CFG 7" in status()
+    assert "CFG 4" in status() and "CFG 7" in status()
     rendering.render(ModelChoice(), pack, folder, 4, seed=1, count=2)
     named, steps, text, pictures, stop = compare.refresh({}, None, None)
     assert named["value"] == "a.safetensors" and steps["choices"] == ["3", "4", "5"]

@@ -92,7 +92,7 @@ def test_differences_from_training_are_warnings_of_plain_text(capsys, tmp_path, 
     assert code == 0 and "warning" not in err
     code, _, err = run(capsys, command, *options, "--cfg", "7", "--solver", str(path))
     assert code == 0 and "\x1b" not in err
-    assert "warning: The solver was trained for CFG 2, this run has CFG 7." in err
+    assert "warning: The solver was trained for CFG 4, this run has CFG 7." in err
     assert "trained for the model \N{REPLACEMENT CHARACTER}[2J" in err
 
 

@@ -71,7 +71,7 @@ def test_bundled_models_fulfil_the_contract(kind):
         assert pictures is None
     else:
         assert pictures.shape == (2, 3, 32, 32) and 0 <= pictures.min() <= pictures.max() <= 1
-        assert model.about["resolution"] == [32, 32] and model.about["cfg"] == [2.0, 2.0]
+        assert model.about["resolution"] == [32, 32] and model.about["cfg"] == [4.0, 4.0]
 
 
 def test_the_demo_follows_the_choice():
