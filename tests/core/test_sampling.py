@@ -21,14 +21,14 @@ class Recorder:
     def __init__(self, denoise):
         self.denoise, self.points, self.sigmas, self.outputs = denoise, [], [], []
 
-    def __call__(self, x, sigma):
+    def __call__(self, x, sigma, guidance=None):
         self.points.append(x)
         self.sigmas.append(sigma)
         self.outputs.append(self.denoise(x, sigma))
         return self.outputs[-1]
 
 
-def half(x, sigma):
+def half(x, sigma, guidance=None):
     """A null model: no host reads, any shape, any dtype."""
     return x * 0.5
 
@@ -256,7 +256,7 @@ def test_the_read_detector_detects():
     _, table, _ = setup()
     program, x = compiled(table), torch.randn(2, 4)
 
-    def peeking(x, sigma):
+    def peeking(x, sigma, guidance=None):
         return x * float(sigma[0])
 
     with pytest.raises(AssertionError, match="reads a device tensor"), NoReads():

@@ -32,6 +32,11 @@ def small(space="ve"):
     return GaussianMixture.random(8, (6,), seed=3, spread=1, scale=0.5, rank=3, space=space)
 
 
+def pictures(space="ve"):
+    """The same components as tiny pictures of two channels."""
+    return GaussianMixture.random(8, (2, 4, 4), seed=3, spread=1, scale=0.5, rank=3, space=space)
+
+
 def large(space="ve"):
     """The mixture of the benchmark: 64 components in 64 dimensions."""
     return GaussianMixture.random(64, (64,), seed=3, spread=1, scale=0.5, rank=8, space=space)
