@@ -37,12 +37,11 @@ from ..s4s_core.app.progress import Throttle, TimeLeft
 from ..s4s_core.candidates import candidates
 from ..s4s_core.errors import TrainingError
 from ..s4s_core.lock import Lock, holder
-from ..s4s_core.names import EFFORTS
+from ..s4s_core.names import EFFORTS, MEASURES
 from ..s4s_core.table import SolverPack, SolverTable
 from ..s4s_core.teacher import Pairs, choice_calls, draw_noise
 from ..s4s_core.training.fit import STATE_VERSION, Result, fit
 from ..s4s_core.training.memory import Batcher
-from ..s4s_core.training.scoring import MEASURES
 from ..s4s_core.training.settings import Settings
 from ..s4s_core.training.task import Event, Meter
 from . import notices

@@ -88,6 +88,13 @@ FREE, LAST_STEP, ALL_STEPS = "free", "last", "all"
 CONSISTENT = (AUTO, FREE, LAST_STEP, ALL_STEPS)
 """The steps whose weights keep their sum while they are learned."""
 
+MEASURES = {
+    "rmse": ("RMSE", "classical"),
+    "median": ("median error", "classical_median"),
+    "look": ("look", "classical_look"),
+}
+"""What is scored: {key: (title, key of the best classical solver's)}."""
+
 DOMAINS = ("sigma", "logsnr", "time")
 """The time variables in which the gradient methods can learn a solver's times."""
 

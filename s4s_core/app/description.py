@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..names import MEASURES
 from ..table import SolverPack
 
 LONGEST_TEXT = 300
-
-CLASSICAL = {"rmse": "classical", "median": "classical_median", "look": "classical_look"}
-"""What is scored: {key of a solver's score: key of the best classical solver's}."""
 
 TITLES = {
     "rmse": "Error",
@@ -121,7 +119,7 @@ def _flat(mapping: object) -> Facts:
 
 def _measures(scores: Facts, look: str) -> Iterator[Measure]:
     """Yield the measures of one NFE; `look` is the name of the score "look"."""
-    for key, theirs in CLASSICAL.items():
+    for key, (_, theirs) in MEASURES.items():
         ours, classical = _score(scores.get(key)), _score(scores.get(theirs))
         if ours is not None:
             ratio = ours / classical if classical else math.inf

@@ -74,7 +74,7 @@ def fit(
     callback: Callback | None = None,
     *,
     init: str | SolverTable = "auto",
-    teacher: Teacher | int = TEACHER_NFE,
+    teacher: Teacher | int | None = None,
     decode: Decode | None = None,
     objective: str | Objective | None = None,
     cache: StrPath | None = None,
@@ -88,8 +88,8 @@ def fit(
     callback: gets an Event after every step.
     init: where training starts: "auto" searches the classical solvers, "solver:order:schedule"
         (such as "ipndm:3:edm") names one, a SolverTable is used as it is.
-    teacher: a table, or a function (x, cond) -> result, or a number of calls: then the classical
-        solver is chosen that moves least when these calls are doubled.
+    teacher: a table, or a function (x, cond) -> result, or a number of calls (20 by default): then
+        the classical solver is chosen that moves least when these calls are doubled.
     decode: turns results into RGB pictures in [-1, 1], for LPIPS.
     objective: a name, or an object with `name` and `distance` (and `embed` for gauss-newton); by
         default look for pictures and latents, and l2 for other data.
@@ -103,6 +103,7 @@ def fit(
     only if there was a search (init="auto").
     """
     given = init if isinstance(init, SolverTable) else None
+    teacher = TEACHER_NFE if teacher is None else teacher
     if is_from_version_0_1(state):
         options = {**VERSION_0_1, **options}
         options.pop("objective")

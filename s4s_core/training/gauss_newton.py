@@ -86,10 +86,11 @@ class GaussNewton(Method):
     def run(
         self, task: Task, starts: list[Start], settings: Settings, state: NfeState
     ) -> tuple[Start, SolverTable]:
-        count = _affordable(settings) if "runs" not in state.method else settings.starts
-        chosen = distinct(starts, count)
+        count = _affordable(settings)
+        if "runs" in state.method:  # version 0.1 began more of them
+            count = len(state.method["runs"]) - len(_others(starts))
         with torch.inference_mode():
-            return self._run(task, chosen, settings, state)
+            return self._run(task, distinct(starts, count), settings, state)
 
     def _run(
         self, task: Task, starts: list[Start], settings: Settings, state: NfeState
@@ -138,8 +139,12 @@ def distinct(starts: Sequence[Start], count: int) -> list[Start]:
     for start in starts:
         if isinstance(start, Candidate):
             chosen.setdefault((start.table.form, start.schedule), start)
-    others = [start for start in starts if not isinstance(start, Candidate)]
-    return [*list(chosen.values())[:count], *others]
+    return [*list(chosen.values())[:count], *_others(starts)]
+
+
+def _others(starts: Sequence[Start]) -> list[Start]:
+    """Return the starts that are no classical solvers on a schedule."""
+    return [start for start in starts if not isinstance(start, Candidate)]
 
 
 def _parameters(task: Task, start: Start, settings: Settings) -> Parameters:

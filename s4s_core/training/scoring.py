@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from ..candidates import Candidate
 from ..errors import TrainingDiverged
+from ..names import MEASURES
 from ..table import SolverTable
 from ..teacher import Pairs
 from .method import Method, Start
@@ -113,14 +114,6 @@ def _classical_scores(starts: list[Start], marks: list[Mark]) -> dict[str, float
     }
     look = min(mark.look for mark in known.values())
     return scores | {"classical_look": look} if look else scores
-
-
-MEASURES = {
-    "rmse": ("RMSE", "classical"),
-    "median": ("median error", "classical_median"),
-    "look": ("look", "classical_look"),
-}
-"""What is scored: {key: (title, key of the best classical solver's)}."""
 
 
 def _worse(nfe: int, scores: dict[str, Any]) -> Iterator[str]:

@@ -7,10 +7,12 @@ from s4s_core import Model, load_solver, sample
 from s4s_core.candidates import candidates, rmse
 from s4s_core.demo import SOLVERS, WEIGHTS, load_demo
 from s4s_core.errors import ModelError
+from s4s_core.objectives import chosen_objective
 from s4s_core.teacher import default_teacher, draw_noise, draw_pairs
 from trainer.config import from_toml
 
-CFG = 2.0
+PACK = load_solver(SOLVERS["ve"])
+CFG = PACK.metadata["cfg"][0]
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,14 @@ def model():
 @pytest.fixture(scope="module")
 def pairs(model):
     """Teacher pairs from a seed that no training uses."""
-    return draw_pairs(model, default_teacher(model), 16, 987_654_321)
+    return draw_pairs(model, teacher_of(model), 16, 987_654_321)
+
+
+def teacher_of(model):
+    """The teacher that the bundled solver names."""
+    facts = PACK.metadata["teacher"]
+    name, order = facts["name"].split(",")[0].split()
+    return default_teacher(model, facts["nfe"], solver=(name, int(order)))
 
 
 def test_the_weights_are_small_and_conditions_follow_their_seed(model):
@@ -60,34 +69,31 @@ def test_unknown_spaces_and_missing_weights_are_explained(tmp_path):
 
 
 def test_the_bundled_solver_beats_every_classical_one(model, pairs):
-    pack = load_solver(SOLVERS["ve"])
-    assert pack.nfes == tuple(range(3, 11)) and pack.metadata["cfg"] == [CFG, CFG]
-    ours = rmse(model.denoise, pack[5], pairs)
+    assert PACK.nfes == tuple(range(3, 11)) and PACK.metadata["cfg"] == [CFG, CFG]
+    ours = rmse(model.denoise, PACK[5], pairs)
     classical = min(rmse(model.denoise, c.table, pairs) for c in candidates(model, 5))
     assert ours < 0.85 * classical
 
 
 def test_the_bundled_solver_scores_what_its_header_says(model):
     """On the noise that the scores were measured on (the held-out seed of `fit`)."""
-    pack = load_solver(SOLVERS["ve"])
     count = from_toml(SOLVERS["ve"].with_suffix(".toml").read_text()).settings().held_out
-    held_out = draw_pairs(model, default_teacher(model), count, 3)
-    said = pack.metadata["scores"]["5"]["rmse"]
-    assert rmse(model.denoise, pack[5], held_out) == pytest.approx(said, rel=2e-3)
+    held_out = draw_pairs(model, teacher_of(model), count, 3)
+    said = PACK.metadata["scores"]["5"]["rmse"]
+    assert rmse(model.denoise, PACK[5], held_out) == pytest.approx(said, rel=2e-3)
 
 
 def test_the_recipe_is_that_of_the_bundled_solver():
     config = from_toml(SOLVERS["ve"].with_suffix(".toml").read_text())
-    pack = load_solver(SOLVERS["ve"])
-    training = pack.metadata["training"]
-    assert config.nfes == pack.nfes and [config.model.cfg] * 2 == pack.metadata["cfg"]
-    assert config.title == pack.metadata["name"] and config.model.kind == "demo"
-    for key in ("method", "seed", "objective"):
-        assert getattr(config, key) == training[key]
+    training = PACK.metadata["training"]
+    assert config.nfes == PACK.nfes and [config.model.cfg] * 2 == PACK.metadata["cfg"]
+    assert config.title == PACK.metadata["name"] and config.model.kind == "demo"
+    assert (config.method, config.seed) == (training["method"], training["seed"])
+    assert chosen_objective(config.objective, (3, 32, 32)) == training["objective"]
 
 
 def test_results_are_pictures(model):
     x, cond = draw_noise(model, 4, 3)
-    out = sample(model.denoise, x, load_solver(SOLVERS["ve"])[8], cond)
+    out = sample(model.denoise, x, PACK[8], cond)
     assert out.shape == (4, 3, 32, 32)
     assert out.abs().max() < 3

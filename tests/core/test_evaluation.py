@@ -5,8 +5,18 @@ import math
 import pytest
 from learners import changed, small
 
-from s4s_core.candidates import candidates, rank, rmse
+from s4s_core.candidates import (
+    KEPT,
+    SEARCH_PAIRS,
+    candidates,
+    rank,
+    rank_starts,
+    rmse,
+    search_calls,
+)
+from s4s_core.names import SPACES
 from s4s_core.teacher import default_teacher, draw_pairs
+from s4s_core.training.task import Meter
 
 
 @pytest.fixture(scope="module")
@@ -18,19 +28,36 @@ def pairs():
 def test_the_best_comes_first_with_its_error(pairs):
     model = small()
     found = candidates(model, 4, solvers=(("ddim", 1), ("ipndm", 3), ("dpmpp", 2)))
-    ranked = rank(model.denoise, found, pairs, keep=len(found))
+    ranked = rank(model.denoise, found, pairs, rounds=[(2, len(found)), (5, len(found))])
     errors = [error for error, _ in ranked]
     assert len(ranked) == len(found) and errors == sorted(errors) and errors[0] < errors[-1] / 2
+    assert ranked == rank(model.denoise, found, pairs, rounds=()), "nobody was out of the race"
     for error, candidate in ranked:
-        assert error == rmse(model.denoise, candidate.table, pairs)
+        assert error == pytest.approx(rmse(model.denoise, candidate.table, pairs), rel=1e-12)
 
 
-def test_only_the_most_promising_are_scored_on_all_pairs(pairs):
+def test_only_the_most_promising_stay_in_the_race(pairs):
+    """No candidate is run twice on a pair."""
     model = small()
-    found = candidates(model, 4)
-    best = rank(model.denoise, found, pairs, keep=3, first=2)
-    quick = sorted(found, key=lambda c: rmse(model.denoise, c.table, pairs[:2]))[:3]
-    assert {c.label for _, c in best} == {c.label for c in quick}
+    meter, found = Meter(model.denoise), candidates(model, 4)
+
+    def best(among, count, keep):
+        return sorted(among, key=lambda c: rmse(model.denoise, c.table, pairs[:count]))[:keep]
+
+    ranked = rank(meter, found, pairs, rounds=[(2, 9), (5, 3)])
+    assert [c for _, c in ranked] == best(best(best(found, 2, 9), 5, 3), 8, 3)
+    assert meter.calls == 4 * (2 * len(found) + 3 * 9 + 3 * 3)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_the_search_costs_what_is_planned(space):
+    model = small(space)
+    pairs = draw_pairs(model, default_teacher(model, 6), SEARCH_PAIRS, 1)
+    for nfe in (3, 7):
+        meter = Meter(model.denoise)
+        ranked = rank_starts(model, meter, pairs, nfe, 0.0, batch=5)
+        assert len(ranked) == KEPT and meter.calls <= search_calls(nfe)
+        assert meter.calls == search_calls(nfe) or space == "flow", "flow has fewer schedules"
 
 
 def test_candidates_with_nan_come_last(pairs):

@@ -1,7 +1,5 @@
 """The contract of `sample`: calls, callbacks, late starts, masks, shapes, dtypes, no host reads."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from s4s_core.classical import classical_table
 from s4s_core.errors import ModelError, TableError
 from s4s_core.names import SOLVERS
-from s4s_core.sampling import Cursor, advance, compiled, evaluate, run, sample, sigma_vectors
+from s4s_core.sampling import Cursor, advance, call_vectors, compiled, evaluate, run, sample
 from s4s_core.slicing import from_node, nearest_node
 
 SINGLE_STEP = {"dpm-solver": 2, "heun": 2}
@@ -23,14 +21,14 @@ class Recorder:
     def __init__(self, denoise):
         self.denoise, self.points, self.sigmas, self.outputs = denoise, [], [], []
 
-    def __call__(self, x, sigma):
+    def __call__(self, x, sigma, guidance=None):
         self.points.append(x)
         self.sigmas.append(sigma)
         self.outputs.append(self.denoise(x, sigma))
         return self.outputs[-1]
 
 
-def half(x, sigma):
+def half(x, sigma, guidance=None):
     """A null model: no host reads, any shape, any dtype."""
     return x * 0.5
 
@@ -258,7 +256,7 @@ def test_the_read_detector_detects():
     _, table, _ = setup()
     program, x = compiled(table), torch.randn(2, 4)
 
-    def peeking(x, sigma):
+    def peeking(x, sigma, guidance=None):
         return x * float(sigma[0])
 
     with pytest.raises(AssertionError, match="reads a device tensor"), NoReads():
@@ -268,13 +266,13 @@ def test_the_read_detector_detects():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_sigma_vectors(dtype):
+def test_call_vectors(dtype):
     """[nfe, batch], one level for all rows or one for each, never in half precision."""
     _, table, _ = setup()
     program, x = compiled(table), torch.zeros(3, 2, dtype=dtype)
     levels = torch.tensor(table.call_sigmas)
-    per_row = replace(program, sigmas=torch.stack([levels, 2 * levels, 3 * levels]))
+    per_row = torch.stack([levels, 2 * levels, 3 * levels])
     work = torch.promote_types(dtype, torch.float32)
-    assert torch.equal(sigma_vectors(program, x), levels.to(work)[:, None].expand(-1, 3))
-    assert torch.equal(sigma_vectors(per_row, x), per_row.sigmas.T.to(work))
+    assert torch.equal(call_vectors(program.sigmas, x), levels.to(work)[:, None].expand(-1, 3))
+    assert torch.equal(call_vectors(per_row, x), per_row.T.to(work))
     assert compiled(setup()[1]) is program, "equal tables are lowered once"

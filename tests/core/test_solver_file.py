@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpus import GOLDEN, contents
+from corpus import GOLDEN, GOLDEN_2, contents
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -26,6 +26,7 @@ from s4s_core.table import FAMILIES, SolverPack, SolverTable, coefficient_masks
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN_SHA256 = "94abc15fa313f3ec7fd1e6e2e734b06931c5304690edf44d24199c00ecfc83b8"
+GOLDEN_2_SHA256 = "e95a8245b9fa30277ae361d9507a343fb33073f606b162dac4a007839563af88"
 GOLDEN_DIGEST = "ea1332465c9b92657eb204ff8b8d2d7200ebd90a355ae486e5a32a13c8786810"
 
 
@@ -75,6 +76,14 @@ def golden_pack():
     return SolverPack.of(*tables, metadata=about)
 
 
+def golden_pack_2():
+    """What tests/golden/format2.safetensors holds: some tables with guidance, some without."""
+    plain = golden_pack()
+    guidance = {2: [1.0, 1 / 3], 3: [0.0, 5e-324, 1e300], 4: [1.0, 0.75, 0.5, 0.0]}
+    guided = [plain[nfe].replace(guidance=values) for nfe, values in guidance.items()]
+    return SolverPack.of(plain[1], *guided, plain[5], metadata=plain.metadata)
+
+
 @st.composite
 def tables(draw, space):
     """Valid tables of every family and form, with any numbers that a table may hold."""
@@ -91,7 +100,9 @@ def tables(draw, space):
         name: np.where(mask, draw(arrays(np.float64, mask.shape, elements=finite)), 0.0)
         for name, mask in coefficient_masks(family, steps, order, nfe).items()
     }
-    return SolverTable(family, order, form, space, sigmas, calls, coefficients)
+    multipliers = arrays(np.float64, nfe, elements=st.floats(0.0, 1e300))
+    guidance = draw(st.none() | multipliers)
+    return SolverTable(family, order, form, space, sigmas, calls, coefficients, guidance)
 
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -144,7 +155,9 @@ def test_packs_are_read_back_bit_for_bit(pack, tmp_path_factory):
         for name, array in table.arrays.items()
     }
     with safe_open(path, "np") as file:
-        assert json.loads(file.metadata()["s4s"])["sha256"] == pack.digest
+        manifest = json.loads(file.metadata()["s4s"])
+    assert manifest["sha256"] == pack.digest
+    assert manifest["format"] == (2 if pack.sets_guidance else 1)
 
 
 def test_same_bytes_from_another_process():
@@ -159,18 +172,32 @@ def test_same_bytes_from_another_process():
     assert out.stdout.strip() == GOLDEN_SHA256
 
 
-def test_the_golden_file_is_read_and_reproduced():
-    assert hashlib.sha256(GOLDEN.read_bytes()).hexdigest() == GOLDEN_SHA256
-    pack = load_solver(GOLDEN)
-    assert contents(pack) == contents(golden_pack()) and pack.digest == GOLDEN_DIGEST
-    assert dump_solver(golden_pack()) == dump_solver(pack) == GOLDEN.read_bytes()
+@pytest.mark.parametrize(
+    "path, sha256, made",
+    [(GOLDEN, GOLDEN_SHA256, golden_pack), (GOLDEN_2, GOLDEN_2_SHA256, golden_pack_2)],
+)
+def test_the_golden_files_are_read_and_reproduced(path, sha256, made):
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+    pack = load_solver(path)
+    assert contents(pack) == contents(made())
+    assert dump_solver(made()) == dump_solver(pack) == path.read_bytes()
     with pytest.raises(ValueError):
         pack[3].sigmas[0] = 1.0
 
 
-def test_hash_rule_of_the_specification():
+def test_a_pack_without_guidance_is_a_file_of_format_1():
+    """Every version reads it: taking the multipliers away gives the bytes of format 1."""
+    guided = golden_pack_2()
+    plain = [table.replace(guidance=None) for table in guided.tables.values()]
+    data = dump_solver(SolverPack.of(*plain, metadata=guided.metadata))
+    assert data == GOLDEN.read_bytes() != GOLDEN_2.read_bytes()
+    assert guided.digest != GOLDEN_DIGEST == load_solver(GOLDEN).digest
+
+
+@pytest.mark.parametrize("number, path", [(1, GOLDEN), (2, GOLDEN_2)])
+def test_hash_rule_of_the_specification(number, path):
     """Compute the digest from the file alone, as docs/solver-files.md says."""
-    data = GOLDEN.read_bytes()
+    data = path.read_bytes()
     end = 8 + struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:end])
     s4s = header["__metadata__"]["s4s"]
@@ -178,16 +205,18 @@ def test_hash_rule_of_the_specification():
     for nfe, about in statement["tables"].items():
         digest = hashlib.sha256(f"{about['family']} {about['order']} {about['form']} ve".encode())
         parts = [n.split("/")[1] for n in header if n.startswith(f"nfe{nfe}/")]
-        for name in ("sigmas", "call_sigmas", *sorted({*parts} - {"sigmas", "call_sigmas"})):
+        first = [name for name in ("sigmas", "call_sigmas", "guidance") if name in parts]
+        for name in (*first, *sorted({*parts} - {*first})):
             entry = header[f"nfe{nfe}/{name}"]
             shape = ", ".join(map(str, entry["shape"])) + ("," if len(entry["shape"]) == 1 else "")
             start, stop = entry["data_offsets"]
             digest.update(f" {name} ({shape}) ".encode() + data[end + start : end + stop])
         digests[nfe] = digest.hexdigest()
-    about = s4s[len('{"about":') : s4s.index(',"format":1,"sha256":')]
+    about = s4s[len('{"about":') : s4s.index(f',"format":{number},"sha256":')]
     spelled = ",".join(f'"{nfe}":"{digests[nfe]}"' for nfe in sorted(digests))
     whole = f'{{"about":{about},"tables":{{{spelled}}}}}'
-    assert hashlib.sha256(whole.encode()).hexdigest() == statement["sha256"] == GOLDEN_DIGEST
+    assert hashlib.sha256(whole.encode()).hexdigest() == statement["sha256"]
+    assert number == 2 or statement["sha256"] == GOLDEN_DIGEST
 
 
 def test_the_worked_example_of_the_specification():
@@ -213,9 +242,10 @@ def test_modelspec_has_defaults_and_takes_text_only(tmp_path, model):
 
 
 def test_digest_changes_with_every_number():
-    pack, seen = golden_pack(), {GOLDEN_DIGEST}
+    pack = golden_pack_2()
+    seen = {GOLDEN_DIGEST, pack.digest}
     for nfe, table in pack.tables.items():
-        free = {**table.masks, "sigmas": np.ones(table.steps + 1), "call_sigmas": np.ones(nfe)}
+        free = {name: np.ones_like(array) for name, array in table.arrays.items()} | table.masks
         for name, mask in free.items():
             for index in zip(*np.nonzero(mask), strict=True):
                 array = np.array(table.arrays[name])

@@ -11,8 +11,10 @@ from problems import mixture
 
 from s4s_core.classical import classical_recipe, classical_table
 from s4s_core.errors import TableError
+from s4s_core.slicing import from_node, until_node
 from s4s_core.spaces import DiscreteTimes, listed_times, log_snr, sigma_of_log_snr
 from s4s_core.table import MAX_NFE, MAX_ORDER, SolverPack, SolverTable
+from s4s_core.training.parameters import as_multistep
 
 NODES = [3.0, 2.0, 1.0, 0.0]
 ONES = np.ones((3, 2))
@@ -60,6 +62,9 @@ FIELD_RULES = [
     ({"sigmas": [3.0, np.nan, 1.0, 0.0]}, "sigmas must be finite"),
     ({"call_sigmas": [np.inf, 2.0, 1.0]}, "call_sigmas must be finite"),
     ({"call_sigmas": [3.0, 1.0]}, "3 steps needs 3 calls, not 2"),
+    ({"guidance": [1.0, 1.0]}, r"guidance must have shape \(3,\), not \(2,\)"),
+    ({"guidance": [1.0, -1e-9, 1.0]}, "guidance must be >= 0"),
+    ({"guidance": [1.0, np.nan, 1.0]}, "guidance must be finite"),
     (flow(1.2), "must be <= 1"),
     (flow(call_sigmas=[1.2, 0.5, 0.2]), "must be <= 1"),
     (flow(1.0, form="noise"), "velocity or data"),
@@ -123,6 +128,7 @@ def test_tables_are_equal_by_content():
         table(sigmas=[3.0, 2.0, 1.0 + 1e-15, 0.0]),
         table(call_sigmas=[3.0, 2.0, 1.5]),
         table(coefficients={"b": 2 * np.tril(ONES)}),
+        table(guidance=[1.0, 1.0, 1.0]),
         "a table",
     ):
         assert one != other
@@ -134,6 +140,29 @@ def test_replace_validates_again():
     for wrong in ({"sigmas": [4.0, 5.0, 1.0, 0.0]}, {"c": np.ones(2)}):
         with pytest.raises(TableError, match="decreasing|needs exactly b"):
             made.replace(**wrong)
+
+
+@pytest.mark.parametrize("family", ["lms", "pc", "ss"])
+def test_multipliers_follow_their_calls(family):
+    """Whatever cuts, changes or rewrites a table keeps the multiplier of each call."""
+    plain, per_step = table(family), 2 if family == "ss" else 1
+    values = np.arange(plain.nfe) / 4
+    made = plain.replace(guidance=values)
+    assert made != plain and made.replace(guidance=None) == plain
+    assert not plain.arrays.keys() & {"guidance"} and plain.guidance is None
+    assert (made.replace(sigmas=[4.0, *NODES[1:]]).guidance == values).all()
+    with pytest.raises(ValueError, match="read-only"):
+        made.guidance[0] = 2.0
+    for node in (1, 2):
+        late, early = from_node(made, node), until_node(made, node)
+        assert late.guidance.tolist() == values[node * per_step :].tolist()
+        assert early.guidance.tolist() == values[: node * per_step].tolist()
+        assert late.replace(guidance=None) == from_node(plain, node)
+        assert early.replace(guidance=None) == until_node(plain, node)
+    flat = as_multistep(made)
+    assert flat.guidance.tolist() == values.tolist()
+    assert flat.replace(guidance=None) == as_multistep(plain)
+    assert SolverPack.of(made).sets_guidance and not SolverPack.of(plain).sets_guidance
 
 
 def pack_table(n, space="ve"):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format1.safetensors"
+GOLDEN_2 = GOLDEN.with_name("format2.safetensors")
 NAN, INFINITY = float("nan"), float("inf")
 TRUNCATED, NOT_JSON, DEEP = "truncated or too large", "not valid JSON", "nested too deeply"
 Case = tuple[object, bytes, str]
@@ -101,6 +102,15 @@ def with_tensors(tensors: dict[str, object], without: tuple[str, ...] = ()) -> b
     kept = {name: entry for name, entry in draft.header.items() if name not in without}
     draft.header = kept | tensors
     return assemble(draft.text(), draft.blob)
+
+
+def with_guidance(number: int, values: tuple[float, ...]) -> bytes:
+    """Return the golden file with multipliers for 3 calls, in the format of that number."""
+    draft, data = Draft(), struct.pack(f"<{len(values)}d", *values)
+    place = [len(draft.blob), len(draft.blob) + len(data)]
+    entry = {"dtype": "F64", "shape": [len(values)], "data_offsets": place}
+    draft.header["nfe3/guidance"], draft.manifest["format"] = entry, number
+    return assemble(draft.text(), draft.blob + data)
 
 
 def with_metadata(metadata: object) -> bytes:
@@ -298,8 +308,18 @@ _ABOUT_VALUES: dict[str, list[tuple[str, object]]] = {
 
 def _wrong_manifests() -> Iterator[Case]:
     """Files whose manifest contradicts the format or the tensors."""
-    for value in (2, 0, -1, int("9" * 4000)):
+    for value in (3, 0, -1, int("9" * 4000)):
         yield f"format {value}"[:20], manifest_field("format", value), f"format {value}"[:15]
+    other = "its format number contradicts its tensors"
+    yield "format 2 without guidance", manifest_field("format", 2), other
+    yield "format 1 with guidance", with_guidance(1, (1.0, 0.5, 0.0)), other
+    yield "a stranger's guidance", with_guidance(2, (1.0, 0.5, 0.0)), "do not match its hash"
+    for fault, values in {
+        "guidance must be >= 0": (1.0, -1e-300, 1.0),
+        "guidance must be finite": (1.0, NAN, 1.0),
+        "guidance must have shape (3,), not (2,)": (1.0, 1.0),
+    }.items():
+        yield f"guidance {values}", with_guidance(2, values), fault
     for value in ("1", True, 1.0):
         yield f"format {value!r}", manifest_field("format", value), "no format number"
     for key in ("format", "space", "tables", "about", "sha256"):

@@ -7,6 +7,7 @@ import torch
 
 from s4s_core import classical_table, schedule
 from s4s_core.mixture import GaussianMixture
+from s4s_core.model import guided_scale
 from s4s_core.names import SPACES
 from s4s_core.objectives import L2
 from s4s_core.teacher import default_teacher, draw_pairs
@@ -31,6 +32,11 @@ def small(space="ve"):
     return GaussianMixture.random(8, (6,), seed=3, spread=1, scale=0.5, rank=3, space=space)
 
 
+def pictures(space="ve"):
+    """The same components as tiny pictures of two channels."""
+    return GaussianMixture.random(8, (2, 4, 4), seed=3, spread=1, scale=0.5, rank=3, space=space)
+
+
 def large(space="ve"):
     """The mixture of the benchmark: 64 components in 64 dimensions."""
     return GaussianMixture.random(64, (64,), seed=3, spread=1, scale=0.5, rank=8, space=space)
@@ -42,13 +48,32 @@ def changed(model, **attributes):
     return SimpleNamespace(**{name: getattr(model, name) for name in names} | attributes)
 
 
+def guided(space="ve", cfg=4.0, shape=(6,)):
+    """A mixture under guidance away from itself, towards the first three of its eight components.
+
+    It can be told the guidance of each call.
+    """
+    whole = GaussianMixture.random(8, shape, seed=3, spread=1, scale=0.5, rank=3, space=space)
+    means, weights = whole.means.reshape(-1, *shape), whole.log_weights.exp()
+    part = GaussianMixture(means[:3], whole.scales[:3], weights[:3], space)
+
+    def denoise(x, sigma, cond=None, guidance=None):
+        told, free = part.denoise(x, sigma), whole.denoise(x, sigma)
+        if guidance is None:
+            guidance = torch.ones(len(x), dtype=torch.float64)
+        scale = guided_scale(torch.tensor(cfg, dtype=torch.float64), guidance.double())
+        return torch.lerp(free, told, scale.to(x).reshape(-1, *[1] * len(shape)))
+
+    return changed(whole, denoise=denoise, takes_guidance=True)
+
+
 class Counted:
     """A denoiser that counts its calls per sample and records the noise levels."""
 
     def __init__(self, denoise):
         self.denoise, self.calls, self.sigmas = denoise, 0, []
 
-    def __call__(self, x, sigma, cond=None):
+    def __call__(self, x, sigma, *_):
         self.calls += len(x)
         self.sigmas.append(sigma)
         return self.denoise(x, sigma)

@@ -207,7 +207,6 @@ CHANGED = {
     "library.classes.Event.members lacks 'eta'": "nothing used it",
     "registries.config options.central is gone": "nothing used it",
     "registries.fit options.central is gone": "nothing used it",
-    "library.functions.fit.parameters.teacher.default": "20 calls: their solver is chosen",
     "registries.config.objective": "l2 left grain: look is the default for pictures",
     "registries.fit options.objective": "l2 left grain: look is the default for pictures",
     "registries.config options.consistent": "a name of steps; the old booleans are still read",

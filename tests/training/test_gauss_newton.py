@@ -26,12 +26,12 @@ from s4s_core.candidates import candidates, rank, rmse
 from s4s_core.errors import ObjectiveError
 from s4s_core.names import SPACES
 from s4s_core.objectives import Lpips, objective
-from s4s_core.teacher import default_teacher, draw_pairs
+from s4s_core.teacher import choice_calls, default_teacher, draw_pairs
 from s4s_core.training import gauss_newton
 from s4s_core.training.fit import fit
 from s4s_core.training.parameters import Parameters
 
-TEACHING = 20 * (TINY["samples"] + TINY["validation"] + TINY["held_out"])
+TEACHING = choice_calls() + 20 * (TINY["samples"] + TINY["validation"] + TINY["held_out"])
 
 
 # --- the model is only sampled from

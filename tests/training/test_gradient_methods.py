@@ -137,8 +137,9 @@ def test_fixed_and_consistent_coefficients(method):
 
 def test_phases_alternate_and_share_one_radius():
     alt = gradient.S4S_ALT.phases
-    assert len(alt) == 16 and alt[0] == ("xi", "offsets") and alt[1] == ("phi",)
+    assert len(alt) == 16 and alt[0] == ("xi", "offsets") and alt[1] == ("phi", "guidance")
     descent = descent_of("s4s-alt")
+    assert descent.phases[1] == ("phi",), "this model cannot be told its guidance"
     assert descent.radius == descent_of("joint").radius > 0
 
 

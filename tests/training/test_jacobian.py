@@ -76,7 +76,7 @@ def test_no_batch_exceeds_the_given_size():
     parameters, theta, pairs = setup("lms", "ve")
     sizes = []
 
-    def denoise(x, sigma, rows):
+    def denoise(x, sigma, guidance, rows):
         assert len(rows) == len(x) == len(sigma)
         sizes.append(len(x))
         return small().denoise(x, sigma)
@@ -113,7 +113,7 @@ def test_a_call_at_the_end_of_the_range_is_moved_the_other_way():
     assert [group.offset for group, members in plan.groups.items() if own in members] == [1e-5]
     free = Parameters.of(as_multistep(table), (model.sigma_min, model.sigma_max))
     truth = exact(model, free, theta, pairs)[own]
-    found = plan.compute(lambda x, s, rows: model.denoise(x, s), pairs, 64, flat)[1][own]
+    found = plan.compute(lambda x, s, _, rows: model.denoise(x, s), pairs, 64, flat)[1][own]
     torch.testing.assert_close(found, truth, rtol=1e-2, atol=1e-3 * float(truth.abs().max()))
 
 
@@ -121,14 +121,14 @@ def test_rows_say_which_pair_a_perturbed_sample_belongs_to():
     model = small()
     parameters, theta, pairs = setup("lms", "ve")
 
-    def denoise(x, sigma, rows):
+    def denoise(x, sigma, guidance, rows):
         return model.denoise(x, sigma) * (1 + rows.reshape(-1, 1) / 10)
 
     _, together = Columns(parameters, theta, 1e-3).compute(denoise, pairs, 1000, flat)
     for row in range(2):
 
-        def alone(x, sigma, rows, row=row):
-            return denoise(x, sigma, rows + row)
+        def alone(x, sigma, guidance, rows, row=row):
+            return denoise(x, sigma, guidance, rows + row)
 
         one = Columns(parameters, theta, 1e-3).compute(alone, pairs[row : row + 1], 1000, flat)[1]
         torch.testing.assert_close(one[:, 0], together[:, row], rtol=1e-9, atol=1e-9)

@@ -99,7 +99,7 @@ def test_fixed_ties_rows_of_the_same_order():
 @pytest.mark.parametrize("family", ["lms", "pc"])
 def test_consistent_keeps_the_sum_of_each_row(family):
     table = table_of(family, nfe=5)
-    parameters = Parameters.of(table, LIMITS["ve"], times=False, consistent=True)
+    parameters = Parameters.of(table, LIMITS["ve"], times=False, consistent="all")
     assert parameters.count == sum((m.sum(-1) - 1).sum() for m in table.masks.values())
     changed_table = parameters.at(moved(parameters.count, size=0.3))
     for name, array in table.coefficients.items():

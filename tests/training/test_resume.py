@@ -14,6 +14,7 @@ from s4s_core.errors import TrainingCancelled, TrainingError
 from s4s_core.objectives import L2
 from s4s_core.solver_file import dump_solver
 from s4s_core.teacher import default_teacher
+from s4s_core.training import gauss_newton
 from s4s_core.training.state import read_state, save_state
 
 SHORT = {"budget": 1000, "samples": 6, "validation": 4, "held_out": 4}
@@ -72,8 +73,10 @@ def test_stopped_after_every_event(tmp_path, whole, method):
     assert outcome(again) == whole(method)[0] and not more
 
 
-def test_a_run_of_several_chunks_resumes_bit_by_bit(tmp_path):
-    """More pairs than a chunk, in a number that chunks do not divide."""
+@pytest.mark.parametrize("calls_per_start", [1, 6000])
+def test_a_run_of_several_chunks_resumes_bit_by_bit(tmp_path, monkeypatch, calls_per_start):
+    """More pairs than a chunk, in a number that chunks do not divide; two starts or one."""
+    monkeypatch.setattr(gauss_newton, "CALLS_PER_START", calls_per_start)
     sizes = {"samples": 20, "validation": 4, "held_out": 4, "budget": 6000, "starts": 2}
     run = partial(tiny_fit, small(), 5, init="auto", **sizes)
     result, events = stopped_after_every_event(run, tmp_path / "run.safetensors")
