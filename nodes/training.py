@@ -302,7 +302,7 @@ class ProgressReporter:
     def __init__(self, settings: Settings, node: str | None, previews: Previews) -> None:
         self.settings, self.node, self.previews = settings, node, previews
         self.bar = comfy.utils.ProgressBar(_TICKS, node_id=node)
-        self.throttle = Throttle()
+        self.time_left, self.throttle = TimeLeft(), Throttle()
         self.image: Image.Image | None = None
 
     def prepare(self, teacher: HostTeacher | int) -> None:
@@ -315,11 +315,6 @@ class ProgressReporter:
         else:
             self._report("Choosing the teacher")
             self.plan = CallPlan(self.settings, teacher, choice_calls(teacher))
-
-    @cached_property
-    def time_left(self) -> TimeLeft:
-        """The clock; it starts at the first event, after the teacher has been chosen."""
-        return TimeLeft()
 
     def __call__(self, event: Event) -> None:
         seconds = self.time_left.update(self.plan.share(event))

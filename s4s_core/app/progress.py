@@ -16,12 +16,14 @@ def duration(seconds: float) -> str:
 class TimeLeft:
     """Estimates the seconds left from the share of the work done, as a run reports it.
 
-    The first share is where this process began: a resumed run does not count what came before.
+    The clock starts with the first share: what came before it, in an earlier process or in this
+    one, does not count.
     """
 
     def __init__(self, clock: Clock = time.monotonic, least: float = 0.005) -> None:
         self._clock, self._least = clock, least
-        self._began, self._first = clock(), None  # type: float, float | None
+        self._began = clock()
+        self._first: tuple[float, float] | None = None  # the first share, and when it came
         self.share = 0.0
         """The greatest share seen, 0 to 1: progress never moves back."""
 
@@ -34,9 +36,10 @@ class TimeLeft:
         """Take a share done and return the seconds left, or None while it is too early to say."""
         self.share = max(self.share, min(share, 1.0))
         if self._first is None:
-            self._first = self.share
-        gained = self.share - self._first
-        return self.spent / gained * (1 - self.share) if gained > self._least else None
+            self._first = self.share, self._clock()
+        first, began = self._first
+        gained, seconds = self.share - first, self._clock() - began
+        return seconds / gained * (1 - self.share) if gained > self._least else None
 
 
 class Throttle:
