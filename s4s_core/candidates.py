@@ -144,7 +144,7 @@ def rank_starts(
 
 
 def search_calls(nfe: int) -> int:
-    """Return the most model calls of `rank_starts` on SEARCH_PAIRS pairs; flow models need fewer."""
+    """Return the model calls of `rank_starts` on SEARCH_PAIRS pairs; a flow model needs fewer."""
     seen, left, runs = 0, len(AUTO_SOLVERS) * len(AUTO_SCHEDULES), 0
     for end, keep in (*SEARCH_ROUNDS, (SEARCH_PAIRS, KEPT)):
         runs += left * (end - seen)

@@ -139,7 +139,7 @@ class Settings:
         return METHODS[self.method]
 
     def consistent_steps(self, guided: bool) -> str:
-        """Return `consistent`, with "auto" resolved for a model whose guidance is learned or not."""
+        """Return `consistent`, with "auto" resolved; `guided`: guidance is learned."""
         if self.consistent != AUTO:
             return self.consistent
         return ALL_STEPS if guided else LAST_STEP
