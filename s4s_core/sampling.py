@@ -164,7 +164,7 @@ def run(
     return cursor
 
 
-def _require_guidance(denoise: Callable[..., torch.Tensor]) -> None:
+def require_guidance(denoise: Callable[..., torch.Tensor]) -> None:
     """Raise ModelError unless `denoise` has a fourth argument."""
     try:
         inspect.signature(denoise).bind(None, None, None, None)
@@ -200,7 +200,7 @@ def sample(
     call_model: Callable[..., torch.Tensor] = denoise
 
     if table.guidance is not None:
-        _require_guidance(call_model)
+        require_guidance(call_model)
 
     def bound(
         point: torch.Tensor, sigma: torch.Tensor, guidance: torch.Tensor | None

@@ -20,6 +20,7 @@ from ..model import Model
 from ..names import AUTO
 from ..objectives import Decode, Objective, SumOfSquares, chosen_objective
 from ..objectives import objective as find_objective
+from ..sampling import require_guidance
 from ..schedules.gits import Costs, gits_costs
 from ..table import SolverPack, SolverTable
 from ..teacher import (
@@ -166,6 +167,9 @@ class Run:
                 f"{self.method.name} cannot fit the objective '{self.objective.name}': it needs "
                 "one with `embed`, such as look, l2 or lpips."
             )
+        for table in (self.given, self._teacher):
+            if isinstance(table, SolverTable) and table.guidance is not None:
+                require_guidance(self.model.denoise)
         for nfe in self.settings.nfes:
             if self.given is not None and self.given.nfe != nfe:
                 raise TrainingError(f"init has {self.given.nfe} calls, but nfe is {nfe}.")

@@ -73,7 +73,8 @@ class GradientMethod(Method):
         self, task: Task, starts: list[Start], settings: Settings, state: NfeState
     ) -> tuple[Start, SolverTable]:
         start = starts[0]
-        guided = settings.guidance and takes_guidance(task.model)
+        learns = any("guidance" in phase for phase in self.phases)
+        guided = learns and settings.guidance and takes_guidance(task.model)
         student = Student(
             task.model,
             start.table,

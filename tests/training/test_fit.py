@@ -38,6 +38,7 @@ from s4s_core.training.settings import Settings
 from s4s_core.training.task import Meter
 
 SHORT = {"budget": 1000, "samples": 6, "validation": 4, "held_out": 4}
+TOLD = table_of("lms").replace(guidance=[1, 1, 1, 0.5])
 PAIRS = TINY["samples"] + TINY["validation"] + TINY["held_out"]
 
 
@@ -105,6 +106,7 @@ def test_events_report_progress(method):
         ({"objective": L1()}, "gauss-newton cannot fit the objective 'l1'"),
         ({"init": "dpm-solver:3:edm"}, "no table of 4 calls"),
         ({"init": table_of("lms", nfe=6)}, "init has 6 calls, but nfe is 4"),
+        *(({key: TOLD}, "the model cannot be told") for key in ("init", "teacher")),
         ({"nfe": 0}, "nfes must be a whole number > 0"),
         ({"nfe": ()}, "at least one step count"),
         ({"batch": 0}, "batch must be"),

@@ -1,15 +1,25 @@
 """Teachers, conditions, and the cache of teacher results."""
 
+from functools import partial
+
 import pytest
 import torch
-from learners import ALL_METHODS, changed, message_of, small, tiny_fit
+from learners import ALL_METHODS, changed, guided, message_of, small, tiny_fit
 
 from s4s_core import classical_table, schedule
-from s4s_core.errors import ModelError
+from s4s_core.errors import ModelError, TrainingError
 from s4s_core.sampling import sample
 from s4s_core.solver_file import dump_solver
-from s4s_core.teacher import default_teacher, draw_pairs
+from s4s_core.teacher import (
+    TEACHERS,
+    choice_calls,
+    choose_teacher,
+    default_teacher,
+    draw_noise,
+    draw_pairs,
+)
 from s4s_core.training.fit import _teacher_facts
+from s4s_core.training.task import Meter
 
 
 def test_a_teacher_may_be_a_function():
@@ -34,6 +44,67 @@ def test_a_classical_teacher_is_named_in_the_file(space, name):
         assert facts["nfe"] == nfe and facts["name"] == f"unipc-bh2 3, {name}"
     half = schedule(name, 8, model)[[0, 2, 3, 5, 8]]
     assert "name" not in _teacher_facts(model, classical_table("ipndm", half, 2, space))
+
+
+# --- which classical solver teaches
+
+
+@pytest.mark.parametrize("cfg", [2.0, 7.0])
+def test_the_chosen_teacher_is_nearest_to_the_exact_solution(cfg):
+    """The third order is at CFG 2, and by far not at CFG 7."""
+    model = guided(cfg=cfg)
+    meter = Meter(model.denoise)
+    x, _ = draw_noise(model, 32, 5)
+    exact = sample(model.denoise, x, default_teacher(model, 400, solver=("unipc-bh2", 2)))
+
+    def error(solver):
+        result = sample(model.denoise, x, default_teacher(model, solver=solver))
+        return float((result - exact).square().mean())
+
+    chosen = choose_teacher(model, denoise=meter)
+    assert meter.calls == choice_calls() == 4 * 3 * (20 + 40)
+    assert chosen == min(TEACHERS, key=error) == ("unipc-bh2", 3 if cfg == 2 else 2)
+    for batch in (1, 3):
+        assert choose_teacher(model, batch=batch) == chosen
+
+
+@pytest.mark.parametrize("winner", TEACHERS)
+def test_results_that_are_not_finite_lose(monkeypatch, winner):
+    """Of two others, one gives NaN at once, the other when its calls are doubled."""
+    one, other = (solver for solver in TEACHERS if solver != winner)
+
+    def tables(model, nfe, ending, solver):
+        table = default_teacher(model, nfe, ending)
+        bad = solver == one or (solver == other and nfe == 40)
+        return table.replace(b=table.coefficients["b"] * (1e30 if bad else 1))
+
+    monkeypatch.setattr("s4s_core.teacher.default_teacher", tables)
+    assert choose_teacher(small()) == winner
+
+
+def test_the_choice_is_made_once_saved_and_named(tmp_path, monkeypatch):
+    model, events, path = guided(cfg=7.0), [], tmp_path / "run.safetensors"
+
+    def stop(event):
+        events.append(event)
+        if event.phase != "teacher":
+            raise KeyboardInterrupt
+
+    run = partial(tiny_fit, model, 4, "gauss-newton", True, budget=1000)
+    whole = run()
+    with pytest.raises(KeyboardInterrupt):
+        run(state=path, callback=stop)
+    expected = default_teacher(model, solver=("unipc-bh2", 2))
+    assert events[0].table == whole.teacher == expected and events[0].calls == choice_calls()
+    assert whole.pack.metadata["teacher"]["name"] == "unipc-bh2 2, edm"
+    monkeypatch.setattr("s4s_core.training.fit.choose_teacher", None)
+    resumed = run(state=path)
+    assert resumed.teacher == expected and resumed.calls == whole.calls
+    assert dump_solver(resumed.pack) == dump_solver(whole.pack)
+    none, ten = run(state=path, teacher=None), {"teacher": 10, "state": path}
+    assert dump_solver(none.pack) == dump_solver(whole.pack)
+    with pytest.raises(TrainingError, match="other settings"):
+        run(**ten)
 
 
 def prompted(fingerprint="prompted"):
