@@ -24,6 +24,7 @@ from .cells import BUNDLED, RIVALS, UNLEARNED, Cell, choice
 
 NFES = (4, 5, 6, 8)
 CFGS = (1.0, 2.0, 4.0, 7.5)
+IMPORTANT_FIRST = (4.0, 2.0, 7.5, 1.0)
 PAPER_CFGS = (1.0, 2.0)
 GUIDANCE = (1.0, 2.0, 3.0, 5.0, 7.0)
 SOLVERS = (("dpmpp", 3), ("ipndm", 3), ("unipc-bh2", 3))
@@ -355,15 +356,14 @@ def _flat(rows: Iterable[Rows]) -> list[Cell]:
 
 def _headline_sections(base: Cell, seeds: tuple[int, ...], frechet: int) -> dict[str, list[Cell]]:
     """The sections whose targets are the project's own."""
-    first, every = (
-        _flat(headline(base, chosen, cfg) for cfg in CFGS) for chosen in (seeds[:1], seeds)
-    )
-    sections = {"headline": [*first, *every]}
+    rows = [headline(base, each, cfg) for each in (seeds[:1], seeds) for cfg in IMPORTANT_FIRST]
+    sections = {"headline": _flat(rows)}
     if frechet:
-        sections["headline-frechet"] = [floor(base, cfg, frechet) for cfg in CFGS]
-        sections["headline-frechet"] += [pictured(cell, frechet) for cell in [*first, *every]]
-    sections["causes"] = _flat(causes(base, cfg) for cfg in CFGS)
-    sections["objectives"] = _flat(objectives(base, cfg) for cfg in CFGS)
+        ours = [{name: row[name] for name in row if name not in ARTISTS} for row in rows]
+        sections["headline-frechet"] = [floor(base, cfg, frechet) for cfg in IMPORTANT_FIRST]
+        sections["headline-frechet"] += [pictured(cell, frechet) for cell in _flat(ours)]
+    sections["causes"] = _flat(causes(base, cfg) for cfg in IMPORTANT_FIRST)
+    sections["objectives"] = _flat(objectives(base, cfg) for cfg in IMPORTANT_FIRST)
     for name in ("causes", "objectives") if frechet else ():
         sections[f"{name}-frechet"] = [pictured(cell, frechet) for cell in sections[name]]
     return sections
