@@ -68,11 +68,11 @@ class Bench:
         tables = [core.classical_table(name, s, order, model.space) for s in nodes]
         return table.SolverPack.of(*tables, metadata={"name": "classical"})
 
-    def core_model(self, kind, cfg=4.0):
+    def core_model(self, kind, cfg=2.0):
         space = {"EDM": "ve", "EPS": "vp", "flow": "flow"}[kind]
         return self.part("s4s_core.demo").load_demo(space, cfg)
 
-    def ksample(self, model, positive, negative, latent, seed=7, steps=5, cfg=4.0, **more):
+    def ksample(self, model, positive, negative, latent, seed=7, steps=5, cfg=2.0, **more):
         """What the stock KSampler does."""
         import comfy.sample
 
@@ -83,7 +83,7 @@ class Bench:
         named["noise_mask"] = latent.get("noise_mask")
         return comfy.sample.sample(model, noise, steps, cfg, **named)
 
-    def core_sample(self, kind, pack, seed=7, steps=5, batch=2, category="animal face", cfg=4.0):
+    def core_sample(self, kind, pack, seed=7, steps=5, batch=2, category="animal face", cfg=2.0):
         """The core's result for the noise that the host draws and scales."""
         import torch
 

@@ -7,7 +7,7 @@ from s4s_core import sample
 from s4s_core.demo import SOLVERS, load_demo
 from s4s_core.solver_file import load_solver
 
-CATEGORY, CFG = "animal face", 2.0
+CATEGORY, CFG = "animal face", 4.0
 PROMPTS = {"positive": ["1", 1], "negative": ["1", 2]}
 DEMO = {"model": ["1", 0], "latent_image": ["1", 3], "vae": ["1", 4], **PROMPTS}
 TEACHER = {"teacher_sampler": "auto", "teacher_scheduler": "auto", "teacher_steps": 20}
