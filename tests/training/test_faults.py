@@ -227,8 +227,8 @@ def test_a_start_that_diverges_is_given_up_alone(tmp_path, broken, number):
 
     broken([number])
     whole, resumed = tiny_fit(small(), 4, **TWO), None
-    assert len(whole.log) == 1 and "was given up" in whole.log[0] and len(whole.history[4]) > 1
-    assert whole.scores["4"]["rmse"] < whole.scores["4"]["classical"]
+    given_up = [line for line in whole.log if "was given up" in line]
+    assert len(given_up) == 1 and len(whole.history[4]) > 1
     while resumed is None:
         with suppress(KeyboardInterrupt):
             resumed = tiny_fit(small(), 4, state=tmp_path / "run", callback=stop, **TWO)
