@@ -361,7 +361,8 @@ def _headline_sections(base: Cell, seeds: tuple[int, ...], frechet: int) -> dict
     if frechet:
         ours = [{name: row[name] for name in row if name not in ARTISTS} for row in rows]
         sections["headline-frechet"] = [floor(base, cfg, frechet) for cfg in IMPORTANT_FIRST]
-        sections["headline-frechet"] += [pictured(cell, frechet) for cell in _flat(ours)]
+        cells = [*_flat(ours), *_flat(rows)]  # what artists would pick comes last
+        sections["headline-frechet"] += [pictured(cell, frechet) for cell in cells]
     sections["causes"] = _flat(causes(base, cfg) for cfg in IMPORTANT_FIRST)
     sections["objectives"] = _flat(objectives(base, cfg) for cfg in IMPORTANT_FIRST)
     for name in ("causes", "objectives") if frechet else ():
