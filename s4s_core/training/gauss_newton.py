@@ -24,19 +24,22 @@ import torch
 from ..candidates import Candidate
 from ..errors import TrainingDiverged
 from ..model import takes_guidance
+from ..names import FREE
 from ..objectives import SumOfSquares
 from ..spaces import as_float64
 from ..table import SolverTable
 from ..teacher import Pairs
 from .jacobian import Columns
 from .method import Method, Start
-from .parameters import Parameters, as_multistep
+from .parameters import Parameters, as_multistep, widened
 from .settings import Settings
 from .state import NfeState
 from .task import NotFinite, Task
 
 PROBE_ITERATIONS, MAX_ITERATIONS = 1, 200
 CALLS_PER_START = 8_000
+# A step that keeps the sum of its weights has nothing to learn with one weight.
+LEAST_ORDER = 2
 CHUNK = 8
 FADING = 0.8
 MODEL = "product", "slope"
@@ -150,13 +153,15 @@ def _others(starts: Sequence[Start]) -> list[Start]:
 def _parameters(task: Task, start: Start, settings: Settings) -> Parameters:
     limits = float(task.model.sigma_min), float(task.model.sigma_max)
     guided = settings.guidance and takes_guidance(task.model)
+    consistent = settings.consistent_steps(guided)
+    table = as_multistep(start.table)
     return Parameters.of(
-        as_multistep(start.table),
+        table if consistent == FREE else widened(table, LEAST_ORDER),
         limits,
         coefficients=settings.coefficients,
         times=settings.times,
         fixed=settings.fixed,
-        consistent=settings.consistent_steps(guided),
+        consistent=consistent,
         guidance=guided,
     )
 

@@ -15,7 +15,7 @@ Guidance multipliers move freely and are clipped at 0.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -195,6 +195,15 @@ def _shift(
     inner = sigmas[..., where]
     moved = sigma_of_log_snr(space, log_snr(space, inner) + move[..., where])
     return sigmas.index_copy(-1, where, moved)
+
+
+def widened(table: SolverTable, order: int) -> SolverTable:
+    """Widen a multistep table to `order`, at most one weight per call; new weights are zero."""
+    more = min(order, table.nfe) - table.order
+    if table.family != "lms" or more <= 0:
+        return table
+    b = np.pad(table.coefficients["b"], ((0, 0), (0, more)))
+    return replace(table, order=table.order + more, coefficients={"b": b})
 
 
 def as_multistep(table: SolverTable) -> SolverTable:

@@ -17,6 +17,7 @@ from s4s_core.classical.lagrange import Grid, stack_rows
 from s4s_core.errors import ModelError, ObjectiveError, S4SError, TableError, TrainingCancelled
 from s4s_core.mixture import GaussianMixture
 from s4s_core.teacher import default_teacher, draw_noise
+from s4s_core.training.parameters import widened
 from tools.bench.paper import (
     cells,
     claims,
@@ -309,14 +310,6 @@ def test_dpm_v3_beats_unipc_on_the_mixture(model):
     assert (ours - truth).norm() < 0.7 * (theirs - truth).norm()
 
 
-def test_a_table_of_maximal_order_is_the_same_solver(model):
-    table = classical_table("ipndm", schedule("edm", 5, model), 2, "ve")
-    wide = rivals.of_maximal_order(table)
-    x, _ = draw_noise(model, 2, 1)
-    assert wide.order == 5
-    assert torch.equal(sample(model.denoise, x, wide), sample(model.denoise, x, table))
-
-
 def test_trajectory_matching_is_near_the_exact_trajectory_at_every_node(model):
     table = classical_table("ipndm", schedule("edm", 5, model), 3, "ve")
     found, calls = rivals.trajectory(model, table, ("unipc-bh2", 3), 2000, seed=1)
@@ -336,11 +329,11 @@ def test_gs_starts_as_theory_and_moves_it_with_the_times(model):
     nodes = schedule("edm", 4, model)
     student = rivals.GeneralizedSolver(model, "dpmpp", 3, nodes)
     table = student.table(student.logits, student.offsets)
-    start = rivals.of_maximal_order(classical_table("dpmpp", nodes, 3, "ve"))
+    start = widened(classical_table("dpmpp", nodes, 3, "ve"), 4)
     assert np.allclose(table.sigmas, start.sigmas)
     assert np.allclose(table.coefficients["b"], start.coefficients["b"])
     moved = student.table(student.logits.detach() + torch.tensor([0.3, 0, 0, 0]), student.offsets)
-    theory = rivals.of_maximal_order(classical_table("dpmpp", moved.sigmas.copy(), 3, "ve"))
+    theory = widened(classical_table("dpmpp", moved.sigmas.copy(), 3, "ve"), 4)
     assert moved.sigmas[1] < table.sigmas[1]
     assert np.allclose(moved.coefficients["b"], theory.coefficients["b"])
     assert moved.sigmas[0] == 80.0 and moved.sigmas[-1] == 0.0

@@ -123,6 +123,15 @@ def test_weights_sum_to_one_and_calls_stay_at_their_nodes(solver, form):
         assert (table.sigmas[1:-1] != schedule("edm", 4, model).numpy()[1:-1]).all()
 
 
+def test_a_start_of_order_1_gets_a_second_weight_where_sums_are_kept():
+    """Under guidance the best start is often DDIM, whose only weight could not move."""
+    for options in ({}, {"consistent": "last"}):
+        table = tiny_fit(guided(), init="ddim:1:edm", **options).pack[4]
+        assert table.order == 2 and (np.abs(table.coefficients["b"][1:, 1]) > 1e-4).all()
+    assert tiny_fit(guided(), init="ddim:1:edm", consistent="free").pack[4].order == 1
+    assert tiny_fit(guided(), 1, init="ddim:1:edm").pack[1].order == 1
+
+
 def test_which_steps_are_consistent():
     assert [Settings().consistent_steps(g) for g in (True, False)] == ["all", "last"]
     assert [Settings(consistent="free").consistent_steps(g) for g in (True, False)] == ["free"] * 2

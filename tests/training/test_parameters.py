@@ -17,7 +17,7 @@ from s4s_core.names import SPACES
 from s4s_core.sampling import sample
 from s4s_core.schedules import schedule
 from s4s_core.spaces import DiscreteTimes, log_snr
-from s4s_core.training.parameters import Parameters, as_multistep, coefficient_basis
+from s4s_core.training.parameters import Parameters, as_multistep, coefficient_basis, widened
 from s4s_core.training.student import CLIP_SHARE, DOMAINS, Student, Times
 
 LIMITS = {"ve": (0.002, 80.0), "flow": (0.001, 1.0)}
@@ -200,6 +200,19 @@ def test_as_multistep_leaves_other_families_alone():
     for family in ("lms", "ss"):
         table = table_of(family)
         assert as_multistep(table) is table
+
+
+def test_a_widened_table_is_the_same_solver():
+    model = small()
+    table = table_of("lms").replace(guidance=[0.9, 1.2, 0.7, 0.4])
+    wide = widened(table, 9)
+    assert wide.order == 4 > table.order and wide.guidance.tolist() == table.guidance.tolist()
+    assert not wide.coefficients["b"][:, table.order :].any()
+    x = torch.randn(2, *model.shape) * 80
+    same = (sample(model.denoise, x, each.replace(guidance=None)) for each in (table, wide))
+    assert torch.equal(*same)
+    for left in (wide, table_of("ss")):
+        assert widened(left, 2) is left
 
 
 # --- Times

@@ -40,7 +40,7 @@ from s4s_core.teacher import (
     draw_pairs,
 )
 from s4s_core.training.gradient import PLAIN_COST
-from s4s_core.training.parameters import as_multistep
+from s4s_core.training.parameters import as_multistep, widened
 from s4s_core.training.settings import Settings
 from s4s_core.training.task import Meter
 
@@ -330,7 +330,7 @@ class Lab:
             table, calls = rivals.generalized(model, teacher, *args, rate=RATE, cache=self.cache)
         else:
             plain = {"objective": "l2", "consistent": "free", "guidance": False, "relax": 0.0}
-            wide = rivals.of_maximal_order(table)
+            wide = widened(table, table.nfe)
             table, calls = self._fit(cell, "joint", init=wide, **plain)
             return table, searching + calls
         return table, choice_calls() + searching + calls

@@ -14,7 +14,6 @@ dpm-v3      DPM-Solver-v3 with measured statistics (dpm_v3.py).
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from s4s_core import classical_table, sample, schedule
@@ -32,14 +31,6 @@ from . import dpm_v3
 
 EMA = 0.9
 BATCH = 16
-
-
-def of_maximal_order(table: SolverTable) -> SolverTable:
-    """Widen a multistep table to one column per call; the new ones are zero."""
-    b = table.coefficients["b"]
-    wide = np.pad(b, ((0, 0), (0, table.nfe - b.shape[1])))
-    sigmas, calls = table.sigmas, table.call_sigmas
-    return SolverTable("lms", table.nfe, table.form, table.space, sigmas, calls, {"b": wide})
 
 
 def trajectory(
