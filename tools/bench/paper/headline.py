@@ -11,9 +11,10 @@ from .plans import CFGS, Plan, Rows
 from .results import NOT_RUN, Reasons, Results, number, percent, ratio, reasons_of, spread
 
 MENDED = (
-    "Each row names what is mended. Objective: look and a last step whose weights keep their sum, "
-    "instead of L2 and free weights. Guidance: learned for each call, instead of fixed. Teacher: "
-    "the chosen one, instead of UniPC 3. All rows are scored against the chosen teacher."
+    "Each row names what is mended. Objective: look and weights that keep their sums (of all steps "
+    "where guidance is learned, else of the last), instead of L2 and free weights. Guidance: "
+    "learned for each call, instead of fixed. Teacher: the chosen one, instead of UniPC 3. All "
+    "rows are scored against the chosen teacher."
 )
 OPTIONAL = {"LPIPS", "specks", "look", "bands", "Fréchet above floor"}
 """Columns that are left out where no row has them."""
