@@ -27,20 +27,26 @@ ROOT = Path(__file__).resolve().parents[2]
 HOST = os.environ.get("WEBUI_PATH")
 PYTHON = os.environ.get("WEBUI_PYTHON")
 
+MULTIPLIERS = (0.0, 0.5, 1.0, 1.5)
+
 pytestmark = [
     pytest.mark.host,
     pytest.mark.skipif(not (HOST and PYTHON), reason="WEBUI_PATH and WEBUI_PYTHON are not set"),
 ]
 
 
-def pack_of(solver="euler", order=1):
-    """A classical solver at whole times, where the host's rounding changes nothing."""
+def pack_of(solver="euler", order=1, guidance=None):
+    """A classical solver at whole times, where the host's rounding changes nothing.
+
+    `guidance` is the multiplier of every call.
+    """
     times = DiscreteTimes.scaled_linear()
     tables = []
     for steps in (4, 8):
         whole = torch.linspace(999, 40, steps, dtype=torch.float64).round()
         nodes = torch.cat([times.sigma(whole), torch.zeros(1, dtype=torch.float64)])
-        tables.append(classical_table(solver, nodes, order, "ve"))
+        guided = None if guidance is None else [guidance] * steps
+        tables.append(classical_table(solver, nodes, order, "ve").replace(guidance=guided))
     return SolverPack.of(*tables, metadata={"name": solver, "cfg": [5.0, 5.0]})
 
 
@@ -120,9 +126,12 @@ def forge(tmp_path_factory):
     subprocess.run(make, cwd=HOST, check=True, timeout=900)
     (data / "extensions").mkdir()
     (data / "extensions" / "s4s").symlink_to(ROOT, target_is_directory=True)
-    (data / "models" / "s4s_solvers").mkdir()
-    save_solver(data / "models" / "s4s_solvers" / "euler.safetensors", pack_of())
-    save_solver(data / "models" / "s4s_solvers" / "z, 2.safetensors", pack_of("dpmpp", 2))
+    solvers = data / "models" / "s4s_solvers"
+    solvers.mkdir()
+    save_solver(solvers / "euler.safetensors", pack_of())
+    save_solver(solvers / "z, 2.safetensors", pack_of("dpmpp", 2))
+    for each in MULTIPLIERS:
+        save_solver(solvers / f"{each}.safetensors", pack_of(guidance=each))
     host = Forge(data, data / "log.txt")
     try:
         host.wait()
@@ -199,6 +208,15 @@ def test_hires_fix(forge):
     ours, text = forge.draw(steps=8, hr_additional_modules=["Use same choices"], **fields)
     assert ours.shape == (128, 128, 3)
     assert "S4S NFE: 8" in text and "S4S hires NFE:" in text
+
+
+@pytest.mark.parametrize("multiplier", MULTIPLIERS)
+def test_multipliers_change_the_cfg(forge, multiplier):
+    """All calls at 1 + m (5 - 1): the picture of the plain solver at that CFG."""
+    ours, _ = forge.draw(solver=f"{multiplier}.safetensors")
+    plain, _ = forge.draw(cfg_scale=1 + multiplier * 4)
+    assert difference(ours, plain) <= (0 if multiplier == 1 else 1)
+    assert (difference(ours, forge.draw()[0]) > 1) == (multiplier != 1)
 
 
 def test_a_picture_brings_its_solver_back(forge):
