@@ -32,6 +32,9 @@ ROUNDING = 0.75
 SCALE = "cond_scale"
 """The argument of a model call that holds the guidance scale."""
 
+HIRES_SCALE = "hr_cfg"
+"""The job's scale for the second pass: Forge and its relatives put it in place of the argument."""
+
 NOT_GUIDED = (
     "This solver sets the guidance of each call, but this WebUI cannot be told: it ran at one CFG."
 )
@@ -72,7 +75,7 @@ class Sampler(sd_samplers_kdiffusion.KDiffusionSampler):
             _cond: None = None,
             guidance: torch.Tensor | None = None,
         ) -> torch.Tensor:
-            with exact_times(model.inner_model, sigma):
+            with exact_times(model.inner_model, sigma), _hires_guided(self.p, guidance):
                 result: torch.Tensor = model(point, sigma, **_guided(given, guidance))
                 return result
 
@@ -87,14 +90,16 @@ class Sampler(sd_samplers_kdiffusion.KDiffusionSampler):
         write_infotext(self.p, pack, calls)
         if pack.sets_guidance and SCALE not in given:
             self.p.comment(f"S4S: {NOT_GUIDED}")
-        for warning in mismatches(pack, cfg=self.p.cfg_scale, **self._facts()):
+        for warning in mismatches(pack, **self._facts()):
             self.p.comment(f"S4S: {warning}")
         return result
 
     def _facts(self) -> dict[str, Any]:
         """Return what is known about this run, to compare with the solver's training."""
-        size = {} if self.p.is_hr_pass else {"width": self.p.width, "height": self.p.height}
-        return checkpoint() | size
+        if self.p.is_hr_pass:
+            return checkpoint() | {"cfg": getattr(self.p, HIRES_SCALE, self.p.cfg_scale)}
+        size = {"width": self.p.width, "height": self.p.height}
+        return checkpoint() | size | {"cfg": self.p.cfg_scale}
 
 
 def schedule(n: int, sigma_min: float, sigma_max: float, device: torch.device) -> torch.Tensor:
@@ -112,6 +117,20 @@ def _guided(given: dict[str, Any], guidance: torch.Tensor | None) -> dict[str, A
     if guidance is None:
         return given
     return given | {SCALE: guided_scale(given[SCALE], float(guidance[0]))}
+
+
+@contextmanager
+def _hires_guided(p: Processing, guidance: torch.Tensor | None) -> Iterator[None]:
+    """Do the same for the job's own scale of the second pass, where the host has one."""
+    scale = getattr(p, HIRES_SCALE, None)
+    if guidance is None or scale is None:
+        yield
+        return
+    setattr(p, HIRES_SCALE, guided_scale(scale, float(guidance[0])))
+    try:
+        yield
+    finally:
+        setattr(p, HIRES_SCALE, scale)
 
 
 @contextmanager

@@ -207,6 +207,8 @@ class CFGDenoiser(torch.nn.Module):
 
     def forward(self, x, sigma, cond, uncond, s_min_uncond, image_cond, cond_scale=GUIDANCE):
         host = self.host
+        if host.patched and self.p.is_hr_pass:
+            cond_scale = getattr(self.p, "hr_cfg", cond_scale)
         host.state.scales.append(cond_scale)
         if host.state.interrupted:
             raise Interrupted

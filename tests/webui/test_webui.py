@@ -124,6 +124,19 @@ def test_the_solver_sets_the_guidance_of_each_call(webui, kind):
 
 
 @each_host
+def test_the_second_pass_has_its_own_guidance(webui, kind):
+    """Forge and its relatives take the job's `hr_cfg` there, whatever the sampler passes."""
+    space = "flow" if kind == "forge-flow" else "ve"
+    host = webui(kind, guided(pack_of(space, cfg=[3.0, 3.0]), [0.5] * 8))
+    own = {"hr_cfg": 7.0} if host.patched else {}
+    job = Job(8, is_hr_pass=True, denoising_strength=0.7, **own)
+    host.sampler_of(job).sample_img2img(job, torch.zeros(2, *SHAPE), job.noise, steps=8)
+    assert set(host.state.scales) == {4.0 if host.patched else 2.0}  # 1 + 0.5 (cfg - 1)
+    assert ("this run has CFG 7" in " ".join(job.comments)) == host.patched
+    assert not own or job.hr_cfg == 7
+
+
+@each_host
 def test_where_guidance_cannot_change_the_rest_runs(webui, kind):
     """Multipliers of 1, a CFG of 1, and a host that passes no scale."""
     plain = pack_of("flow" if kind == "forge-flow" else "ve")

@@ -28,6 +28,14 @@ HOST = os.environ.get("WEBUI_PATH")
 PYTHON = os.environ.get("WEBUI_PYTHON")
 
 MULTIPLIERS = (0.0, 0.5, 1.0, 1.5)
+HIRES = {
+    "steps": 8,
+    "enable_hr": True,
+    "hr_scale": 2,
+    "hr_upscaler": "Latent",
+    "hr_additional_modules": ["Use same choices"],
+    "denoising_strength": 0.7,
+}
 
 pytestmark = [
     pytest.mark.host,
@@ -204,8 +212,7 @@ def test_inpainting_keeps_the_rest(forge, start_image):
 
 
 def test_hires_fix(forge):
-    fields = {"enable_hr": True, "hr_scale": 2, "hr_upscaler": "Latent", "denoising_strength": 0.7}
-    ours, text = forge.draw(steps=8, hr_additional_modules=["Use same choices"], **fields)
+    ours, text = forge.draw(**HIRES)
     assert ours.shape == (128, 128, 3)
     assert "S4S NFE: 8" in text and "S4S hires NFE:" in text
 
@@ -217,6 +224,15 @@ def test_multipliers_change_the_cfg(forge, multiplier):
     plain, _ = forge.draw(cfg_scale=1 + multiplier * 4)
     assert difference(ours, plain) <= (0 if multiplier == 1 else 1)
     assert (difference(ours, forge.draw()[0]) > 1) == (multiplier != 1)
+
+
+def test_multipliers_change_the_cfg_of_hires_fix(forge):
+    """The second pass has a CFG of its own: 1 + 0.5 (9 - 1)."""
+    ours, text = forge.draw(solver="0.5.safetensors", hr_cfg=9, **HIRES)
+    plain, _ = forge.draw(cfg_scale=3, hr_cfg=5, **HIRES)
+    other, _ = forge.draw(cfg_scale=3, hr_cfg=9, **HIRES)
+    assert difference(ours, plain) <= 1 < difference(ours, other)
+    assert "Hires CFG Scale: 9" in text
 
 
 def test_a_picture_brings_its_solver_back(forge):
