@@ -3,7 +3,7 @@
     python tools/panel_screenshots.py [--home FOLDER]
 
 This first trains two small solvers for the demo model and starts a third, so that there is
-something to see. Trained solvers in --home are reused.
+something to see. Trained solvers in --home are reused. The Compare tab shows the demo's solver.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import browsers  # noqa: E402
 from panels import Panel  # noqa: E402
 from PIL import Image  # noqa: E402
 
+from s4s_core.app.folders import DEMO, DEMO_SOLVER  # noqa: E402
 from s4s_core.app.jobs import Job, list_jobs  # noqa: E402
 from s4s_core.app.pictures import save_png  # noqa: E402
 
@@ -33,7 +34,6 @@ SEED, COUNT = 3, 16
 def prepare() -> tuple[Job, Job]:
     """Make jobs and a comparison in S4S_HOME; return a finished and a running job."""
     from s4s_core import load_solver
-    from s4s_core.app.folders import solver_files
     from trainer import rendering
     from trainer.config import TrainConfig
     from trainer.jobs import queue_job
@@ -50,7 +50,7 @@ def prepare() -> tuple[Job, Job]:
             time.sleep(1)
         assert view.status == "done", view
     if rendering.rendering_state(rendering.compare_home()) is None:
-        pack = load_solver(solver_files()["emoji 4 to 6.safetensors"])
+        pack = load_solver(DEMO_SOLVER)
         rendering.render(ModelChoice(), pack, rendering.compare_home(), 5, SEED, COUNT)
     return known["emoji 4 to 6"], queue_job(
         TrainConfig(name="emoji as flow", model=ModelChoice("demo-flow"), nfes=(5,))
@@ -67,6 +67,8 @@ def shoot(page: Any, suffix: str, job: str) -> None:
         if tab == "Jobs":
             page.page.locator(f"#s4s-jobs input[value='{job}']").check()
         if tab == "Compare":
+            page.page.locator("#s4s-compare-solver input").click()
+            page.page.get_by_role("option", name=DEMO).click()
             page.fill("Seed", SEED)
             page.fill("number input for Pictures", COUNT)
         time.sleep(4)  # let the page settle
