@@ -125,7 +125,7 @@ def test_the_plan_holds_every_table_of_the_paper():
         c.budget for c in cells if c.method != "unlearned" and "held_out" not in dict(c.options)
     }
     assert paper - {0} == {plans.BUDGET, plans.NORMAL, 3 * plans.NORMAL}
-    assert {c.frechet for c in cells} == {0, 1024}
+    assert {c.frechet for c in cells} == {0, 2048}
     assert {c.frechet for c in plans.full_plan(frechet=0).cells} == {0}
     first = plans.CFGS.index(plans.IMPORTANT_FIRST[0])
     assert plan.cells_of(["headline", "causes"])[0] == plan.headlines[first]["best classical"][0]

@@ -65,7 +65,7 @@ def _add_paper_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--frechet",
         type=int,
-        default=1024,
+        default=2048,
         metavar="N",
-        help="pictures per Fréchet distance, 0 to skip them (default: 1024)",
+        help="pictures per Fréchet distance, 0 to skip them (default: 2048)",
     )

@@ -339,7 +339,7 @@ def bundled(base: Cell) -> list[tuple[Cell, Cell]]:
     return [(best(base, nfe, cfg), replace(own, nfe=nfe)) for nfe in pack.nfes]
 
 
-def full_plan(budget: int = BUDGET, frechet: int = 1024, seed: int = 0) -> Plan:
+def full_plan(budget: int = BUDGET, frechet: int = 2048, seed: int = 0) -> Plan:
     """The whole benchmark on the bundled model."""
     base = Cell(seed=seed)
     seeds = tuple(range(seed, seed + SEEDS))

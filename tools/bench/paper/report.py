@@ -58,7 +58,7 @@ def build(plan: Plan, by_cell: ResultsByCell, reasons: Reasons, args: argparse.N
     claims = claims_table(plan, results)
     if args.out and draw_plots(plan, results, Path(args.out)):
         claims.note = "![Headline at 5 NFE](paper-headline.png)\n\n![By NFE](paper-nfe.png)"
-    command = "python s4s.py bench paper --out docs/benchmarks"
+    command = f"python s4s.py bench paper --frechet {plan.frechet} --out docs/benchmarks"
     parts = [status, headline.targets_table(plan, results), *shown, claims]
     return Report("paper", "The paper's tables on the bundled model", command, parts)
 
