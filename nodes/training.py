@@ -32,16 +32,17 @@ from ..s4s_core.app.comfyui import (
     pixels_per_latent,
 )
 from ..s4s_core.app.jobs import JobView
-from ..s4s_core.app.plan import CallPlan, event_message
+from ..s4s_core.app.plan import event_message
 from ..s4s_core.app.progress import Throttle, TimeLeft
 from ..s4s_core.candidates import candidates
 from ..s4s_core.errors import TrainingError
 from ..s4s_core.lock import Lock, holder
 from ..s4s_core.names import EFFORTS, MEASURES
 from ..s4s_core.table import SolverPack, SolverTable
-from ..s4s_core.teacher import Pairs, choice_calls, draw_noise
+from ..s4s_core.teacher import Pairs, draw_noise
 from ..s4s_core.training.fit import STATE_VERSION, Result, fit
 from ..s4s_core.training.memory import Batcher
+from ..s4s_core.training.plan import CallPlan, plan_of
 from ..s4s_core.training.settings import Settings
 from ..s4s_core.training.task import Event, Meter
 from . import notices
@@ -306,15 +307,12 @@ class ProgressReporter:
         self.image: Image.Image | None = None
 
     def prepare(self, teacher: HostTeacher | int) -> None:
-        """Check a teacher before `fit` is called with it, or say that `fit` will choose one."""
+        """Check a stock sampler as a teacher before `fit` is called with it."""
         if isinstance(teacher, HostTeacher):
             self._report("Checking the teacher")
             teacher.require_deterministic()
             self.previews.teacher = teacher
-            self.plan = CallPlan(self.settings, teacher.nfe)
-        else:
-            self._report("Choosing the teacher")
-            self.plan = CallPlan(self.settings, teacher, choice_calls(teacher))
+        self.plan = plan_of(self.settings, teacher)
 
     def __call__(self, event: Event) -> None:
         seconds = self.time_left.update(self.plan.share(event))

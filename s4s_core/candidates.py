@@ -1,7 +1,7 @@
 """Classical solvers as candidates: resolve them by name, and rank them by error to the teacher."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -29,8 +29,8 @@ AUTO_SOLVERS = (
 )
 AUTO_SCHEDULES = ("uniform", "quadratic", "edm", "logsnr", "ays")
 
-SEARCH_PAIRS, KEPT = 16, 4
-SEARCH_ROUNDS = ((4, 14), (8, KEPT))
+SEARCH_PAIRS, KEPT = 8, 4
+SEARCH_ROUNDS = ((1, 12), (2, 6), (4, KEPT))
 """The race that the search is: (pairs, how many candidates stay after them)."""
 
 
@@ -47,8 +47,20 @@ class Candidate(NamedTuple):
         return f"{self.solver} {self.order}, {self.schedule}"
 
 
-Ranked = list[tuple[float, Candidate]]
-"""Candidates with their errors, best first."""
+class Racer(Protocol):
+    """What can take part in a race: a table and the name that it is known by."""
+
+    @property
+    def table(self) -> SolverTable: ...
+
+    @property
+    def label(self) -> str: ...
+
+
+R = TypeVar("R", bound=Racer)
+
+Errors = dict[str, torch.Tensor]
+"""{label: squared errors of the first pairs, float64 [n]}."""
 
 
 def squared_errors(
@@ -104,39 +116,45 @@ def candidates(
 
 def rank(
     denoise: Denoiser,
-    candidates: Sequence[Candidate],
+    racers: Sequence[R],
     pairs: Pairs,
     batch: int = 32,
     rounds: Sequence[tuple[int, int]] = ((16, 8),),
     score: Callable[[torch.Tensor], float] = root_mean_square,
-) -> Ranked:
-    """Race candidates: after the first n pairs of each round (n, keep), only the best `keep` stay.
+    known: Errors | None = None,
+    progress: Callable[[int, R], object] | None = None,
+) -> list[tuple[float, R]]:
+    """Race tables: after the first n pairs of each round (n, keep), only the best `keep` stay.
 
     Those that are left are scored on all pairs. `score` makes one number of the squared errors.
+    known: errors that an interrupted race has measured; it is added to. progress(runs, best) is
+    called after each measurement, with all runs so far and the best racer of the round before.
     """
+    known = {} if known is None else known
+    left, best = list(racers), racers[0]
 
-    def error(scored: tuple[torch.Tensor, Candidate]) -> float:
-        """Sort key: the score, with NaN last."""
-        found = score(scored[0])
-        return found if found == found else float("inf")
+    def key(racer: R) -> float:
+        found = score(known[racer.label])
+        return found if found == found else float("inf")  # NaN comes last
 
-    seen, left = 0, [(torch.zeros(0, dtype=torch.float64), each) for each in candidates]
-    for end, keep in (*rounds, (len(pairs), len(candidates))):
+    for end, keep in (*rounds, (len(pairs), len(racers))):
         end = min(end, len(pairs))
-        if end > seen:
-            part = pairs[seen:end]
-            left = [
-                (torch.cat([errors, squared_errors(denoise, each.table, part, batch)]), each)
-                for errors, each in left
-            ]
-        seen, left = max(seen, end), sorted(left, key=error)[:keep]
-    return [(score(errors), each) for errors, each in left]
+        for each in left:
+            old = known.get(each.label, torch.zeros(0, dtype=torch.float64))
+            if len(old) < end:
+                new = squared_errors(denoise, each.table, pairs[len(old) : end], batch)
+                known[each.label] = torch.cat([old, new])
+                if progress is not None:
+                    progress(sum(map(len, known.values())), best)
+        left = sorted(left, key=key)[:keep]
+        best = left[0]
+    return [(score(known[each.label]), each) for each in left]
 
 
-def check_solver(model: Model, text: str, nfe: int, ending: float) -> None:
-    """Raise what `named_solver` would raise, without calling the model."""
+def like_named_solver(model: Model, text: str, nfe: int, ending: float) -> Candidate:
+    """Return `named_solver` without calling the model: on edm instead of gits."""
     known = text.removesuffix(":gits") + ":edm" if text.endswith(":gits") else text
-    named_solver(model, known, nfe, ending)
+    return named_solver(model, known, nfe, ending)
 
 
 def named_solver(model: Model, text: str, nfe: int, ending: float, **options: Any) -> Candidate:
@@ -147,22 +165,10 @@ def named_solver(model: Model, text: str, nfe: int, ending: float, **options: An
     return Candidate(solver, order, name, table)
 
 
-def rank_starts(
-    model: Model, denoise: Denoiser, pairs: Pairs, nfe: int, ending: float, batch: int
-) -> Ranked:
-    """Rank all classical solvers on all schedules that init="auto" tries; see SEARCH_ROUNDS.
-
-    The mean error of a pair decides: like the loss that is trained, it is not dominated by the few
-    pairs that end in another picture.
-    """
-    tables = candidates(model, nfe, ending)
-    return rank(denoise, tables, pairs, batch, SEARCH_ROUNDS, mean_error)
-
-
-def search_calls(nfe: int) -> int:
-    """Return the most model calls of `rank_starts` on SEARCH_PAIRS pairs."""
-    seen, left, runs = 0, len(AUTO_SOLVERS) * len(AUTO_SCHEDULES), 0
+def search_runs(racers: int) -> int:
+    """Return how many runs of a table a search of that many racers makes at most."""
+    seen, left, runs = 0, racers, 0
     for end, keep in (*SEARCH_ROUNDS, (SEARCH_PAIRS, KEPT)):
         runs += left * (end - seen)
-        seen, left = end, keep
-    return nfe * runs
+        seen, left = end, min(left, keep)
+    return runs

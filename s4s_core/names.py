@@ -63,7 +63,7 @@ class MethodEntry(NamedTuple):
 
     needs_gradient: the model must be differentiable.
     needs_squares: the objective must be a sum of squares.
-    default_budget: model calls per NFE; None trains for as long as the epochs take.
+    default_budget: model calls of the first NFE; None trains for as long as the epochs take.
     """
 
     place: str
@@ -73,7 +73,7 @@ class MethodEntry(NamedTuple):
 
 
 METHODS = {
-    "gauss-newton": MethodEntry("training.gauss_newton:GAUSS_NEWTON", False, True, 20_000),
+    "gauss-newton": MethodEntry("training.gauss_newton:GAUSS_NEWTON", False, True, 10_000),
     "s4s": MethodEntry("training.gradient:S4S", True, False, None),
     "s4s-alt": MethodEntry("training.gradient:S4S_ALT", True, False, None),
     "joint": MethodEntry("training.gradient:JOINT", True, False, None),
@@ -81,8 +81,10 @@ METHODS = {
 }
 DEFAULT_METHOD = "gauss-newton"
 
-EFFORTS = {"quick": 6_000, "normal": 20_000, "thorough": 60_000}
-"""Model calls per NFE that training may spend."""
+EFFORTS = {"quick": 4_000, "normal": 10_000, "thorough": 40_000}
+"""All model calls that a run may make for its first NFE: pairs, search, training and scoring."""
+FURTHER_SHARE = 0.6
+"""What each further NFE of the same run may take, relative to the first: it shares the pairs."""
 
 FREE, LAST_STEP, ALL_STEPS = "free", "last", "all"
 CONSISTENT = (AUTO, FREE, LAST_STEP, ALL_STEPS)

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from .atomic import write_atomic
+from .atomic import StrPath, write_atomic
 from .classical import classical_table
 from .errors import ModelError
 from .model import Condition, Denoiser, Model
@@ -55,7 +55,7 @@ class Pairs:
 TEACHERS = (("unipc-bh2", 2), ("unipc-bh2", 3), ("dpmpp", 2))
 """What `choose_teacher` chooses from."""
 
-CHOICE_PAIRS = 4
+CHOICE_PAIRS = 2
 _CHOICE_SEED = 700_000_001
 
 
@@ -87,14 +87,19 @@ def choose_teacher(
     ending: float = 0.0,
     denoise: Denoiser | None = None,
     batch: int = CHOICE_PAIRS,
+    known: dict[str, float] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> tuple[str, int]:
     """Return the (solver, order) whose results move least when its calls are doubled.
 
     Under guidance the highest order is not the nearest to the exact solution, so it is measured,
-    on four runs from noise of its own. Results that are not finite lose.
+    on two runs from noise of its own. Results that are not finite lose.
+
+    known: what was measured before; it is added to. progress(n) is called after n solvers.
     """
     x, cond = draw_noise(model, CHOICE_PAIRS, _CHOICE_SEED)
     pairs = Pairs(x, cond, x)
+    known = {} if known is None else known
 
     def results(solver: tuple[str, int], calls: int) -> torch.Tensor:
         teacher = default_teacher(model, calls, ending, solver)
@@ -103,9 +108,15 @@ def choose_teacher(
 
     def movement(solver: tuple[str, int]) -> float:
         moved = float((results(solver, nfe) - results(solver, 2 * nfe)).square().mean())
-        return moved if math.isfinite(moved) else math.inf
+        return moved if math.isfinite(moved) else sys.float_info.max
 
-    return min(TEACHERS, key=movement)
+    for count, solver in enumerate(TEACHERS, 1):
+        name = "{} {}".format(*solver)
+        if name not in known:
+            known[name] = movement(solver)
+        if progress is not None:
+            progress(count)
+    return min(TEACHERS, key=lambda solver: known["{} {}".format(*solver)])
 
 
 def draw_noise(model: Model, count: int, seed: int) -> tuple[torch.Tensor, Condition | None]:
@@ -132,13 +143,35 @@ def _key(model: Model, teacher: Teacher, count: int, seed: int) -> str | None:
     return hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:32]
 
 
-def _load(path: Path, count: int) -> torch.Tensor | None:
-    """Return cached results; None if the file is missing, damaged or has another length."""
-    try:
-        target = load_file(path)["target"]
-    except (OSError, SafetensorError, KeyError):
-        return None
-    return target if len(target) == count else None
+class ResultFiles:
+    """The teacher's results on disk: one file for each batch, named after its first pair.
+
+    So nothing is lost when drawing stops. A damaged file is drawn again.
+    """
+
+    def __init__(self, folder: StrPath, key: str) -> None:
+        self.folder, self.key = Path(folder), key
+
+    def _path(self, first: int) -> Path:
+        return self.folder / f"teacher-{self.key}{f'-{first}' if first else ''}.safetensors"
+
+    def load(self, count: int) -> list[torch.Tensor]:
+        """Return the batches so far, of at most `count` results."""
+        parts: list[torch.Tensor] = []
+        while (first := sum(map(len, parts))) < count:
+            try:
+                part = load_file(self._path(first))["target"]
+            except (OSError, SafetensorError, KeyError):
+                break
+            if not 0 < len(part) <= count - first:
+                break
+            parts.append(part)
+        return parts
+
+    def save(self, first: int, part: torch.Tensor) -> None:
+        """Save the batch that begins with pair `first`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(self._path(first), save({"target": part.contiguous().cpu()}))
 
 
 def draw_pairs(
@@ -147,35 +180,36 @@ def draw_pairs(
     count: int,
     seed: int,
     batch: int = 32,
-    cache: str | os.PathLike[str] | None = None,
+    cache: StrPath | None = None,
     denoise: Denoiser | None = None,
     progress: Callable[[int], object] | None = None,
+    key: str | None = None,
 ) -> Pairs:
     """Draw `count` pairs of a seed.
 
-    `cache` is a folder where results are stored under a content key and reused by later runs. Only
-    the results are stored: noise and conditions follow from the seed. progress(n) is called after n
-    pairs are drawn.
+    `cache` is a folder where results are stored and reused by later runs, under `key` or else a key
+    of their content. Only the results are stored: noise and conditions follow from the seed.
+    progress(n) is called after n pairs are drawn.
     """
     x, cond = draw_noise(model, count, seed)
-    key = _key(model, teacher, count, seed) if cache else None
-    path = Path(cache) / f"teacher-{key}.safetensors" if cache and key else None
-    target = _load(path, count) if path else None
-    if target is None:
-        parts: list[torch.Tensor] = []
-        for part in Pairs(x, cond, x).batches(batch):
-            parts.append(_render(teacher, part, denoise or model.denoise))
-            if progress is not None:
-                progress(sum(map(len, parts)))
-        target = torch.cat(parts)
-        if not bool(target.isfinite().all()):
+    key = key or _key(model, teacher, count, seed)
+    files = ResultFiles(cache, key) if cache and key else None
+    parts = [part.to(x) for part in files.load(count)] if files else []
+    drawn = sum(map(len, parts))
+    if progress is not None and drawn:
+        progress(drawn)
+    for part in Pairs(x, cond, x)[drawn:].batches(batch):
+        parts.append(_render(teacher, part, denoise or model.denoise).to(x))
+        if not bool(parts[-1].isfinite().all()):
             raise ModelError(
                 "The teacher's results are not finite (NaN or infinity): try another precision."
             )
-        if path:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, save({"target": target.contiguous().cpu()}))
-    return Pairs(x, cond, target.to(x))
+        if files:
+            files.save(drawn, parts[-1])
+        drawn += len(part)
+        if progress is not None:
+            progress(drawn)
+    return Pairs(x, cond, torch.cat(parts))
 
 
 def _render(teacher: Teacher, part: Pairs, denoise: Denoiser) -> torch.Tensor:

@@ -23,7 +23,7 @@ from s4s_core.errors import ConfigError, JobError, ModelError, S4SError, Trainin
 from .config import TrainConfig, rooted, to_toml
 
 if TYPE_CHECKING:
-    from s4s_core.app.plan import CallPlan
+    from s4s_core.training.plan import CallPlan
 
     from .models.contract import TrainerModel
 
@@ -104,9 +104,7 @@ def estimate(config: TrainConfig, seconds: float = 900) -> Estimate:
 
 def check_disk(config: TrainConfig, shape: tuple[int, ...] = ()) -> None:
     """Raise ConfigError if there is too little disk space; `shape` is the model's."""
-    settings = config.settings()
-    pairs = settings.samples + settings.validation + settings.held_out
-    teacher = 4 * pairs * math.prod(shape)
+    teacher = 4 * sum(config.settings().sizes) * math.prod(shape)
     for folder, needed in ((jobs_home(), ROOM + teacher), (solver_folders()[0], 2**20)):
         place = next(p for p in (folder, *folder.absolute().parents) if p.is_dir())
         free = shutil.disk_usage(place).free
@@ -152,9 +150,9 @@ def _warnings(trial: "DryRun", plan: "CallPlan", seconds: float) -> Iterator[str
         yield f"Memory allows only {trial.batch} samples at once instead of {trial.wanted}."
     if seconds > 86_400:
         yield "Training will take more than a day. Choose fewer step counts or less effort."
-    if max(plan.fitting) >= plan.teacher_nfe:
+    if max(plan.training) >= plan.teacher_nfe:
         yield (
-            f"A solver with {max(plan.fitting)} steps has nothing to learn from a teacher with "
+            f"A solver with {max(plan.training)} steps has nothing to learn from a teacher with "
             f"{plan.teacher_nfe}. Choose fewer steps, or a teacher with more."
         )
 
@@ -176,7 +174,7 @@ class DryRun:
         self.model, self.objective = model, objective
         self.device = torch.device(getattr(model, "device", "cpu"))
         self.gradient = METHODS[config.method].needs_gradient
-        self.wanted = self.batch = min(config.settings().batch, config.settings().samples)
+        self.wanted = self.batch = min(config.settings().batch, config.settings().sizes.train)
         peak = Peak(self.device)
         self.free, before = peak.room(), peak.bytes()
         self._measure(1)  # loads, compiles and caches

@@ -7,12 +7,12 @@ from dataclasses import replace
 import torch
 
 from s4s_core import SolverPack, SolverTable, fit
-from s4s_core.app.plan import CallPlan
 from s4s_core.candidates import named_solver
 from s4s_core.errors import ObjectiveError
 from s4s_core.schedules.gits import CALLS as GITS_CALLS
-from s4s_core.teacher import TEACHER_NFE, choice_calls
+from s4s_core.teacher import TEACHER_NFE
 from s4s_core.training.fit import Result
+from s4s_core.training.plan import CallPlan, plan_of
 from s4s_core.training.task import Event
 
 from .config import TrainConfig, teacher_parts
@@ -73,9 +73,9 @@ def call_plan(config: TrainConfig) -> CallPlan:
     """Return the model calls that training with a config will make."""
     parts = teacher_parts(config.teacher)
     if parts is None:
-        return CallPlan(config.settings(), TEACHER_NFE, choice_calls())
+        return plan_of(config.settings(), TEACHER_NFE)
     setup = GITS_CALLS if parts[0].endswith(":gits") else 0
-    return CallPlan(config.settings(), parts[1], setup)
+    return CallPlan(config.settings(), parts[1], setup=setup)
 
 
 def with_training_facts(

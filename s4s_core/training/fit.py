@@ -1,19 +1,28 @@
 """`fit`: distil a model's teacher into a pack of solver tables."""
 
-import os
-from collections.abc import Callable, Iterable, Mapping
+import hashlib
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
+from ..atomic import StrPath
+
 from ..candidates import (
+    AUTO_SCHEDULES,
     SEARCH_PAIRS,
+    SEARCH_ROUNDS,
     Candidate,
+    R,
+    Racer,
     candidates,
-    check_solver,
+    like_named_solver,
+    mean_error,
     named_solver,
-    rank_starts,
+    rank,
 )
 from ..errors import ObjectiveError, TrainingError
 from ..model import Model
@@ -22,9 +31,10 @@ from ..objectives import Decode, Objective, SumOfSquares, chosen_objective
 from ..objectives import objective as find_objective
 from ..sampling import require_guidance
 from ..schedules.gits import Costs, gits_costs
-from ..table import SolverPack, SolverTable
+from ..table import SolverPack, SolverTable, canonical_json
 from ..teacher import (
     TEACHER_NFE,
+    TEACHERS,
     Pairs,
     Teacher,
     choose_teacher,
@@ -35,6 +45,7 @@ from . import scoring
 from .distributed import is_first
 from .memory import Batcher, explain_out_of_memory
 from .method import GivenStart, Start, find_method, neighbour_start
+from .plan import kept_classical, plan_of
 from .settings import VERSION_0_1, Settings
 from .state import (
     STATE_VERSION,
@@ -43,15 +54,14 @@ from .state import (
     RunState,
     exclusive,
     is_from_version_0_1,
+    label_of,
     save_state,
 )
-from .task import Callback, Event, Meter, Task, check_model
+from .task import CHOICE, SEARCH, TEACHER, Callback, Event, Meter, Task, check_model
 
 # Training, validation and held-out pairs never share noise: each set has its own seed.
 _SETS = {"train": 1, "validation": 2, "held_out": 3}
 _SEED_STRIDE = 1_000_003
-
-StrPath = str | os.PathLike[str]
 
 
 @dataclass
@@ -85,7 +95,8 @@ def fit(
 ) -> Result:
     """Train solver tables for `model` at one or several NFEs.
 
-    budget: model calls per NFE; the teacher, the search for a start and scoring come on top.
+    budget: all model calls for the first NFE: the choice of a teacher, its pairs, the search for a
+        start, training and scoring. Each further NFE shares the pairs and gets 0.6 of it.
     callback: gets an Event after every step.
     init: where training starts: "auto" searches the classical solvers, "solver:order:schedule"
         (such as "ipndm:3:edm") names one, a SolverTable is used as it is.
@@ -94,14 +105,15 @@ def fit(
     decode: turns results into RGB pictures in [-1, 1], for LPIPS.
     objective: a name, or an object with `name` and `distance` (and `embed` for gauss-newton); by
         default look for pictures and latents, and l2 for other data.
-    cache: a folder for teacher results.
-    state: a file that the run is saved to and resumed from, by one process at a time.
+    cache: a folder for teacher results that later runs use again.
+    state: a file that the run is saved to and resumed from, by one process at a time. Until it is
+        finished, the teacher's results are kept beside it, unless there is a cache.
     cancelled: called before every model call; if it returns true, TrainingCancelled is raised.
     options: other fields of Settings.
 
     By the loss that was trained, the result is never worse on held-out noise than its start, nor
-    than any of the four best classical solvers of the search. Scores mention classical solvers
-    only if there was a search (init="auto").
+    than the best classical solvers of the search. Scores mention classical solvers only if there
+    was a search (init="auto").
     """
     given = init if isinstance(init, SolverTable) else None
     teacher = TEACHER_NFE if teacher is None else teacher
@@ -132,7 +144,8 @@ def fit(
         objective = find_objective(name, decode)
     with exclusive(state) if state and is_first() else nullcontext(), explain_out_of_memory():
         run = Run(model, settings, teacher, objective, given, callback, state, cancelled)
-        run.draw(cache)
+        if not run.finished:
+            run.draw(cache)
         return run.result()
 
 
@@ -154,6 +167,7 @@ class Run:
         self.objective, self.given, self.callback = objective, given, callback
         self.path, self.cancelled = path, cancelled
         self.method = find_method(settings.method)
+        self.plan = plan_of(settings, teacher)
         self._check()
         self.state = RunState.open(path, self._identity(), settings.seed)
         self.meter = Meter(model.denoise, cancelled, self.state.calls or 0)
@@ -173,8 +187,18 @@ class Run:
         for nfe in self.settings.nfes:
             if self.given is not None and self.given.nfe != nfe:
                 raise TrainingError(f"init has {self.given.nfe} calls, but nfe is {nfe}.")
-            if self.settings.init != AUTO:
-                check_solver(self.model, self.settings.init, nfe, self.settings.ending)
+            starts = self._possible_starts(nfe)
+            least = (self.method.least_calls(self.model, s, self.settings) for s in starts)
+            self.plan.check(nfe, max(least))
+
+    def _possible_starts(self, nfe: int) -> list[Start]:
+        """Return starts like those that training will have, without calling the model."""
+        init, ending = self.settings.init, self.settings.ending
+        if self.given is not None:
+            return [GivenStart(self.given)]
+        if init != AUTO:
+            return [like_named_solver(self.model, init, nfe, ending)]
+        return list(candidates(self.model, nfe, ending, schedules=AUTO_SCHEDULES[:1]))
 
     def _identity(self) -> dict[str, Any]:
         """Return what must be equal for a saved run to be resumed."""
@@ -196,47 +220,82 @@ class Run:
         if not isinstance(teacher, int):
             return teacher
         if self.state.teacher is None:
-            choose = partial(choose_teacher, self.model, teacher, ending, self.meter)
-            self.state.teacher = list(self.batcher.call(choose))
+            self.state.teacher = list(self.batcher.call(self._choose_teacher))
+            self.save()
         solver, order = self.state.teacher
         return default_teacher(self.model, teacher, ending, (solver, order))
 
+    def _choose_teacher(self, batch: int) -> tuple[str, int]:
+        assert isinstance(self._teacher, int)
+        known = self.state.movements
+
+        def report(count: int) -> None:
+            self.save()
+            self._report(Event(CHOICE, None, count, len(TEACHERS), done=count / len(TEACHERS)))
+
+        nfe, ending = self._teacher, self.settings.ending
+        return choose_teacher(self.model, nfe, ending, self._unmetered, batch, known, report)
+
+    @cached_property
+    def _unmetered(self) -> Meter:
+        """For the calls of the teacher, which are counted by formula: some were made earlier."""
+        return Meter(self.model.denoise, self.cancelled)
+
+    @property
+    def finished(self) -> bool:
+        """Are all NFEs trained and scored?"""
+        done = [state.scores is not None for state in self.state.nfes.values()]
+        return all(done) and len(done) == len(self.settings.nfes)
+
     def draw(self, cache: StrPath | None = None) -> None:
-        """Draw the teacher's pairs, and check the model if the run is new."""
-        settings = self.settings
-        counts = vars(settings) | {"train": settings.samples}
-        total, drawn = sum(counts[name] for name in _SETS), 0
-        teacher = self.teacher
-        self._report_drawn(0, total, 0)
-        free = Meter(self.model.denoise, self.cancelled)
-        for name, number in _SETS.items():
+        """Choose the teacher, draw its pairs, and check the model if the run is new."""
+        sizes, teacher = self.settings.sizes, self.teacher
+        drawn, before = 0, self.plan.choice
+        for name, number, count in zip(_SETS, _SETS.values(), sizes, strict=True):
             draw = partial(
                 draw_pairs,
                 self.model,
                 teacher,
-                counts[name],
-                settings.seed * _SEED_STRIDE + number,
-                cache=cache,
-                denoise=free,
-                progress=partial(self._report_drawn, drawn, total),
+                count,
+                self.settings.seed * _SEED_STRIDE + number,
+                cache=cache or self._own_cache,
+                denoise=self._unmetered,
+                progress=partial(self._report_drawn, before, drawn),
+                key=None if cache else f"{self._digest}-{name}",
             )
+            self._report_drawn(before, drawn, 0)
             self.pairs[name] = self.batcher.call(draw)
-            drawn += counts[name]
+            drawn += count
         if self.state.calls is None:
             self.batcher.call(lambda batch: check_model(self.model, self.pairs["train"]))
-            self.meter.calls += getattr(teacher, "nfe", 0) * total
+            self.meter.calls = before + self.plan.teacher_nfe * drawn
             self.save()
 
-    def _report_drawn(self, before: int, total: int, count: int) -> None:
-        """Tell the listener how many pairs are drawn."""
+    @property
+    def _own_cache(self) -> Path | None:
+        """The folder of the teacher's results beside the state."""
+        return None if self.path is None else Path(f"{self.path}.pairs")
+
+    @property
+    def _digest(self) -> str:
+        return hashlib.sha256(canonical_json(self._identity()).encode()).hexdigest()[:32]
+
+    def _report(self, event: Event) -> None:
         if self.callback is not None and is_first():
-            table = self.teacher if isinstance(self.teacher, SolverTable) else None
-            calls = self.meter.calls
-            self.callback(Event("teacher", None, before + count, total, calls=calls, table=table))
+            self.callback(event)
+
+    def _report_drawn(self, before: int, drawn: int, count: int) -> None:
+        """Tell the listener how many pairs are drawn."""
+        drawn, total = drawn + count, sum(self.settings.sizes)
+        table = self.teacher if isinstance(self.teacher, SolverTable) else None
+        calls = max(before + self.plan.teacher_nfe * drawn, self.meter.calls)
+        self._report(
+            Event(TEACHER, None, drawn, total, calls=calls, done=drawn / total, table=table)
+        )
 
     def save(self) -> None:
         """Save the run, if it has a file; only in the first process."""
-        self.state.calls = self.meter.calls
+        self.state.calls = self.meter.calls or None
         if self.path and is_first():
             save_state(self.path, self.state.plain())
 
@@ -257,6 +316,8 @@ class Run:
             "scores": scores,
         }
         pack = SolverPack(tables, metadata)
+        if self._own_cache is not None and is_first():
+            shutil.rmtree(self._own_cache, ignore_errors=True)
         return Result(pack, self.teacher, history, scores, self.meter.calls, log)
 
     def _train(self, nfe: int, state: NfeState, learned: Mapping[int, SolverTable]) -> SolverTable:
@@ -271,8 +332,8 @@ class Run:
             train=self.pairs["train"],
             validation=self.pairs["validation"],
             nfe=nfe,
-            budget=self.settings.limit,
-            planned=self.method.planned_calls(self.settings, nfe),
+            budget=None if self.settings.limit is None else self.plan.training[nfe],
+            planned=self.plan.training[nfe],
             batcher=self.batcher,
             callback=self.callback,
             save=self.save,
@@ -295,19 +356,57 @@ class Run:
         if init != AUTO:
             options = {"costs": self._costs()} if init.endswith(":gits") else {}
             return [named_solver(self.model, init, nfe, ending, **options)]
+        classical = candidates(self.model, nfe, ending)
         if state.ranked is None:
-            pairs = self.pairs["train"][:SEARCH_PAIRS]
-            ranked = self.batcher.call(
-                partial(rank_starts, self.model, self.meter, pairs, nfe, ending)
+            self._search(nfe, state, classical, learned)
+        labels = [label_of(entry) for entry in state.ranked or []]
+        chosen = {each.label: each for each in classical if each.label in labels}
+        best = chosen[next(label for label in labels if label in chosen)]
+        near = {each.label: each for each in self._neighbours(nfe, best, learned)}
+        return [chosen.get(label) or near[label] for label in labels]
+
+    def _search(
+        self,
+        nfe: int,
+        state: NfeState,
+        classical: list[Candidate],
+        learned: Mapping[int, SolverTable],
+    ) -> None:
+        """Rank the classical solvers, and then the learned nodes with the best one's weights.
+
+        The mean error of a pair decides: like the loss that is trained, it is not dominated by the
+        few pairs that end in another picture. What is measured is saved.
+        """
+        raced = state.raced = {} if state.raced is None else state.raced
+        before = self.meter.calls - nfe * sum(map(len, raced.values()))
+        planned = self.plan.search[nfe] // nfe
+
+        def report(count: int, best: Racer) -> None:
+            self.meter.calls = calls = before + nfe * count  # a batch may have run out of memory
+            self.save()
+            done = min(1.0, count / planned)
+            self._report(
+                Event(SEARCH, nfe, count, planned, calls=calls, done=done, table=best.table)
             )
-            state.ranked = [[c.solver, c.order, c.schedule] for _, c in ranked]
-        known = {(c.solver, c.order, c.schedule): c for c in candidates(self.model, nfe, ending)}
-        classical = [known[solver, order, name] for solver, order, name in state.ranked]
-        return [*classical, *self._neighbours(nfe, classical[0], learned)]
+
+        def race(racers: Sequence[R], rounds: Sequence[tuple[int, int]]) -> list[tuple[float, R]]:
+            pairs = self.pairs["train"][:SEARCH_PAIRS]
+
+            def run(batch: int) -> list[tuple[float, R]]:
+                return rank(self.meter, racers, pairs, batch, rounds, mean_error, raced, report)
+
+            return self.batcher.call(run)
+
+        best = race(classical, SEARCH_ROUNDS)[: kept_classical(self.settings)]
+        near = self._neighbours(nfe, best[0][1], learned)
+        ranked: list[tuple[float, Start]] = [*best, *(race(near, ()) if near else [])]
+        state.ranked = [start.label for _, start in sorted(ranked, key=lambda each: each[0])]
+        state.raced = None
+        self.save()
 
     def _neighbours(
         self, nfe: int, solver: Candidate, learned: Mapping[int, SolverTable]
-    ) -> list[Start]:
+    ) -> list[GivenStart]:
         """Return starts with the learned nodes of the nearest NFE below and above."""
         if not self.settings.neighbours:
             return []

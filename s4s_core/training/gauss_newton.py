@@ -8,22 +8,21 @@ pseudo-Huber loss of each sample's error.
 
 An iteration measures only a chunk of the training pairs. Earlier chunks are kept as a quadratic
 model of their loss, which can be written about any point: it moves with theta and fades, and the
-step goes to the damped minimum of the sum. So no measurement is wasted, and an iteration costs
-eight samples. The training pairs propose and accept steps; the validation pairs choose the best
-iterate and decide when to stop.
+step goes to the damped minimum of the sum. So no measurement is wasted, and an iteration costs four
+samples. The model fades fast at first, when theta moves far, and slowly later, when what is left is
+the noise of the samples. The training pairs propose and accept steps; now and then the validation
+pairs choose the best iterate and decide when to stop.
 """
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 
-from ..candidates import Candidate
 from ..errors import TrainingDiverged
-from ..model import takes_guidance
+from ..model import Model, takes_guidance
 from ..names import FREE
 from ..objectives import SumOfSquares
 from ..spaces import as_float64
@@ -40,17 +39,19 @@ PROBE_ITERATIONS, MAX_ITERATIONS = 1, 200
 CALLS_PER_START = 8_000
 # A step that keeps the sum of its weights has nothing to learn with one weight.
 LEAST_ORDER = 2
-CHUNK = 8
-FADING = 0.8
+# Training pairs that an iteration measures, fewer where the budget would allow too few iterations.
+CHUNK, ITERATIONS = 4, 8
+SLOWEST_FADING = 0.9
 MODEL = "product", "slope"
-FIRST_DAMPING = 0.1
-DAMPINGS = (0.2, 2.0)
+FIRST_DAMPING = 0.01
 MIN_DAMPING, MAX_DAMPING = 1e-6, 1e4
-HARDER = 4
-PATIENCE, GAIN = 12, 0.005
+EASIER, HARDER = 0.3, 4
+VALIDATE_EVERY = 3
+PATIENCE, GAIN = 5, 0.005
 MAX_FAILURES = 3
 SMALLEST_GAP = 0.2
 STEP_LIMITS = (2e-3, 0.1)
+STEP_PAIRS, STEP_CALLS = 2, 6
 # Perturbed continuations of one sample that share a batch: few samples at a time keep the columns
 # small next to the model's own memory.
 VARIANTS_AT_ONCE = 4
@@ -68,30 +69,24 @@ class GaussNewton(Method):
     def planned_calls(self, settings: Settings, nfe: int) -> int:
         return settings.limit or 0
 
+    def least_calls(self, model: Model, start: Start, settings: Settings) -> int:
+        """One iteration on one pair, with what comes before it."""
+        parameters = _parameters(model, start, settings)
+        theta = torch.zeros(parameters.count, dtype=torch.float64)
+        pair = Columns(parameters, theta, STEP_LIMITS[0]).calls() + start.table.nfe
+        return pair + start.table.nfe * (2 * settings.sizes.validation + STEP_CALLS)
+
     def judged_results(self, nfe: int, calls: int) -> float:
         """A column runs only the calls after its parameter acts: half of them on average."""
         return 2 * calls / max(1, nfe - 1)
 
     def loss(self, distances: torch.Tensor, task: Task) -> float:
-        return robust_loss(distances, task.scale)
-
-    def remarks(self, task: Task, state: NfeState) -> list[str]:
-        """Say if the budget did not allow a single step."""
-        runs = state.method.get("runs", [])
-        needed = [run["needed"] for run in runs if "needed" in run]
-        if not needed or any(run.get("iteration") for run in runs):
-            return []
-        return [
-            f"NFE {task.nfe}: the budget of {task.budget:,} model calls is too small for one step "
-            f"of training: use at least {min(needed):,}, better several times that."
-        ]
+        return robust_loss(distances, cast(float, task.scale))
 
     def run(
         self, task: Task, starts: list[Start], settings: Settings, state: NfeState
     ) -> tuple[Start, SolverTable]:
-        count = _affordable(settings)
-        if "runs" in state.method:  # version 0.1 began more of them
-            count = len(state.method["runs"]) - len(_others(starts))
+        count = len(state.method.get("runs", ())) or affordable_starts(settings)
         with torch.inference_mode():
             return self._run(task, distinct(starts, count), settings, state)
 
@@ -99,11 +94,9 @@ class GaussNewton(Method):
         self, task: Task, starts: list[Start], settings: Settings, state: NfeState
     ) -> tuple[Start, SolverTable]:
         saved = state.method
-        if "scale" not in saved:
-            saved["scale"] = _scale(task, starts)
-        task.scale = saved["scale"]
         runs: list[Iterate] = saved.setdefault("runs", [{} for _ in starts])
-        parameters = [_parameters(task, start, settings) for start in starts]
+        task.scale = next((run["scale"] for run in runs if "scale" in run), saved.get("scale"))
+        parameters = [_parameters(task.model, start, settings) for start in starts]
         for each, run in zip(parameters, runs, strict=True):
             if "best" in run:
                 task.keep_best(run["validation"] ** 0.5, each.at(run["best"]))
@@ -116,10 +109,10 @@ class GaussNewton(Method):
                 )
 
         if "order" not in saved:
-            for k in range(len(runs)):
+            for k in range(len(runs) if len(runs) > 1 else 0):
                 train(k, PROBE_ITERATIONS)
             begun = [k for k, run in enumerate(runs) if "best" in run]
-            saved["order"] = sorted(begun, key=lambda k: runs[k]["validation"])
+            saved["order"] = sorted(begun, key=lambda k: runs[k]["validation"]) or [0]
         for k in saved["order"]:
             train(k, MAX_ITERATIONS)
         best = min(saved["order"], key=lambda k: runs[k]["validation"])
@@ -130,29 +123,22 @@ class GaussNewton(Method):
 GAUSS_NEWTON = GaussNewton("gauss-newton")
 
 
-def _affordable(settings: Settings) -> int:
-    """Return how many classical starts to train from: only as many as the budget can finish."""
+def affordable_starts(settings: Settings) -> int:
+    """Return how many starts to train from: only as many as the budget can finish."""
     return max(1, min(settings.starts, (settings.limit or 0) // CALLS_PER_START))
 
 
 def distinct(starts: Sequence[Start], count: int) -> list[Start]:
-    """Return the best `count` classical starts, no two with the same form and schedule, and all
-    others."""
+    """Return the best `count` starts, no two with the same form and schedule."""
     chosen: dict[tuple[str, str], Start] = {}
     for start in starts:
-        if isinstance(start, Candidate):
-            chosen.setdefault((start.table.form, start.schedule), start)
-    return [*list(chosen.values())[:count], *_others(starts)]
+        chosen.setdefault((start.table.form, start.schedule), start)
+    return list(chosen.values())[:count]
 
 
-def _others(starts: Sequence[Start]) -> list[Start]:
-    """Return the starts that are no classical solvers on a schedule."""
-    return [start for start in starts if not isinstance(start, Candidate)]
-
-
-def _parameters(task: Task, start: Start, settings: Settings) -> Parameters:
-    limits = float(task.model.sigma_min), float(task.model.sigma_max)
-    guided = settings.guidance and takes_guidance(task.model)
+def _parameters(model: Model, start: Start, settings: Settings) -> Parameters:
+    limits = float(model.sigma_min), float(model.sigma_max)
+    guided = settings.guidance and takes_guidance(model)
     consistent = settings.consistent_steps(guided)
     table = as_multistep(start.table)
     return Parameters.of(
@@ -164,14 +150,6 @@ def _parameters(task: Task, start: Start, settings: Settings) -> Parameters:
         consistent=consistent,
         guidance=guided,
     )
-
-
-def _scale(task: Task, starts: list[Start]) -> float:
-    """Return the robust scale of the first start with finite results."""
-    for start in starts[:-1]:
-        with suppress(TrainingDiverged):
-            return robust_scale(task.initial_errors(start.table))
-    return robust_scale(task.initial_errors(starts[-1].table))
 
 
 def _train_start(
@@ -275,7 +253,7 @@ def _ordered_share(parameters: Parameters, theta: torch.Tensor, step: torch.Tens
     return 0.0
 
 
-def difference_step(task: Task, parameters: Parameters, theta: torch.Tensor, pairs: Pairs) -> float:
+def difference_step(task: Task, parameters: Parameters, theta: torch.Tensor) -> float:
     """Choose a forward-difference step that suits the model's precision, which may be half.
 
     The second difference of results at three points on a line, 1e-5 apart, is the model's rounding
@@ -283,6 +261,7 @@ def difference_step(task: Task, parameters: Parameters, theta: torch.Tensor, pai
     table and counts as no noise: `max` keeps its first argument.)
     """
     direction = torch.ones_like(theta) / max(parameters.count, 1) ** 0.5
+    pairs = task.validation[:STEP_PAIRS]
     points = [parameters.at(theta + k * 1e-5 * direction) for k in (-1, 0, 1)]
     low, middle, high = (as_float64(task.results(table, pairs)) for table in points)
     noise = (low - 2 * middle + high).square().mean().sqrt() / math.sqrt(6)
@@ -296,16 +275,18 @@ def refine(task: Task, parameters: Parameters, state: Iterate, iterations: int) 
     A table without free parameters is done at once. `state` changes only after a whole iteration,
     so a run that is saved in between resumes exactly. state["best"] is the theta with the lowest
     validation loss so far, and state["validation"] that loss. If the budget ends training,
-    state["needed"] is the budget that would have allowed another iteration.
+    the last iterate is validated before the end.
     """
     if "theta" not in state:
         state.update(_begin(task, parameters))
+    task.scale = state.get("scale", task.scale)
     while state["iteration"] < iterations and not state["done"]:
-        cost = _cost(task, parameters, state)
-        if task.exceeds_budget(cost):
-            state.update(done=True, needed=task.total_after(cost))
+        if task.exceeds_budget(_cost(task, parameters, state)):
+            state.update(_validated(task, parameters, state), done=True)
         else:
             state.update(_guarded(task, parameters, state))
+        if state["iteration"] == iterations:
+            state.update(_validated(task, parameters, state))
         loss, best = state["loss"] ** 0.5, state["validation"] ** 0.5
         table = parameters.at(state["best"])
         task.report("gauss-newton", state["iteration"], iterations, loss, best, table)
@@ -314,7 +295,10 @@ def refine(task: Task, parameters: Parameters, state: Iterate, iterations: int) 
 def _guarded(task: Task, parameters: Parameters, state: Iterate) -> Iterate:
     """Make one iteration; if a loss is not finite, go back to the best theta with more damping."""
     try:
-        return _iterate(task, parameters, state)
+        moved = state | _iterate(task, parameters, state)
+        if moved["iteration"] % VALIDATE_EVERY == 0:
+            moved |= _validated(task, parameters, moved)
+        return moved
     except NotFinite:
         if state["failures"] == MAX_FAILURES:
             step = f"iteration {state['iteration']}"
@@ -323,72 +307,103 @@ def _guarded(task: Task, parameters: Parameters, state: Iterate) -> Iterate:
             **_recentred(state, state["best"], state["product"], state["slope"]),
             "damping": HARDER * state["damping"],
             "failures": state["failures"] + 1,
+            "seen": True,
         }
 
 
 def _begin(task: Task, parameters: Parameters) -> Iterate:
     count = parameters.count
     theta = torch.zeros(count, dtype=torch.float64)
-    loss = robust_loss(task.initial_errors(parameters.at(theta)), task.scale)
+    errors = task.initial_errors(parameters.at(theta))
+    task.scale = robust_scale(errors) if task.scale is None else task.scale
+    loss = robust_loss(errors, task.scale)
+    step = difference_step(task, parameters, theta)
     return {
         "theta": theta,
         "best": theta,
         "product": torch.zeros(count, count, dtype=torch.float64),
         "slope": torch.zeros(count, dtype=torch.float64),
-        "step": difference_step(task, parameters, theta, task.validation[:2]),
+        "step": step,
+        "scale": task.scale,
+        "chunk": _chunk_size(task, Columns(parameters, theta, step).calls()),
         "damping": FIRST_DAMPING,
         "iteration": 0,
         "stalls": 0,
         "failures": 0,
         "done": count == 0,
+        "seen": True,
         "loss": loss,
         "validation": loss,
         "history": [[task.meter.calls, loss**0.5]],
     }
 
 
-def chunk(pairs: Pairs, iteration: int) -> Pairs:
-    """Return the pairs of one iteration: the next eight, starting over at the end."""
-    size = min(CHUNK, len(pairs))
+def _chunk_size(task: Task, columns: int) -> int:
+    """Return how many pairs an iteration measures, so that the budget allows enough iterations."""
+    affordable = CHUNK
+    if task.budget is not None:
+        left = task.budget - task.total_after(0)
+        affordable = left // (ITERATIONS * (columns + task.nfe))
+    return max(1, min(CHUNK, affordable, len(task.train)))
+
+
+def chunk(pairs: Pairs, size: int, iteration: int) -> Pairs:
+    """Return the pairs of one iteration: the next few, starting over at the end."""
     return pairs[(torch.arange(size) + size * iteration) % len(pairs)]
 
 
+def fading(iteration: int) -> float:
+    """Return what is kept of the model at an iteration; it remembers about a third of them all."""
+    return min(SLOWEST_FADING, iteration / (iteration + 2))
+
+
 def _cost(task: Task, parameters: Parameters, state: Iterate) -> int:
-    """Return the model calls of one more iteration: columns, trials, and validation."""
+    """Return the model calls of one more iteration: columns, a trial, and validation."""
     columns = Columns(parameters, state["theta"], state["step"])
-    trials = task.nfe * len(DAMPINGS)
-    samples = min(CHUNK, len(task.train))
-    return (columns.calls() + trials) * samples + task.nfe * len(task.validation)
+    pairs: int = state.get("chunk", CHUNK)
+    return (columns.calls() + task.nfe) * pairs + task.nfe * len(task.validation)
 
 
 def _iterate(task: Task, parameters: Parameters, state: Iterate) -> Iterate:
     """Make one Levenberg-Marquardt iteration; return what it changes in the state."""
-    pairs = chunk(task.train, state["iteration"])
+    pairs = chunk(task.train, state.get("chunk", CHUNK), state["iteration"])
     columns = Columns(parameters, state["theta"], state["step"])
     normal = normal_equations(task, columns, pairs)
     for part in (normal.errors, normal.slopes, normal.products):
         task.check_finite(part)
-    fresh = normal.weighted(robust_weights(normal.errors, task.scale))
-    system = [FADING * state[name] + new for name, new in zip(MODEL, fresh, strict=True)]
-    old = robust_loss(normal.errors, task.scale)
-    trained, theta, damping = _search(task, parameters, state, system, pairs)
-    if trained >= old:
+    scale = cast(float, task.scale)
+    fresh = normal.weighted(robust_weights(normal.errors, scale))
+    kept = fading(state["iteration"])
+    product, slope = (kept * state[name] + new for name, new in zip(MODEL, fresh, strict=True))
+    damping = max(EASIER * state["damping"], MIN_DAMPING)
+    theta = propose(parameters, state["theta"], product, slope, damping)
+    errors = task.errors(parameters.at(theta), pairs)
+    finite = bool(errors.isfinite().all())
+    loss = robust_loss(errors, scale) if finite else math.inf
+    counted = {"iteration": state["iteration"] + 1, "failures": 0}
+    if loss >= robust_loss(normal.errors, scale):
         harder = min(HARDER * state["damping"], MAX_DAMPING)
-        return {
-            **_recentred(state, state["theta"], *system),
-            **_after(state, 0.0),
-            "damping": harder,
-        }
-    errors = task.errors(parameters.at(theta), task.validation)
+        return _recentred(state, state["theta"], product, slope) | counted | {"damping": harder}
+    moved = {"loss": loss, "damping": damping, "seen": False}
+    return _recentred(state, theta, product, slope) | counted | moved
+
+
+def _validated(task: Task, parameters: Parameters, state: Iterate) -> Iterate:
+    """Validate the iterate unless it has been; stop after too many without a relative gain."""
+    if state.get("seen", True):
+        return {}
+    errors = task.errors(parameters.at(state["theta"]), task.validation)
     task.check_finite(errors)
-    loss = robust_loss(errors, task.scale)
+    loss = robust_loss(errors, cast(float, task.scale))
+    gain = 1 - (loss / state["validation"]) ** 0.5
+    stalls = 0 if gain > GAIN else state["stalls"] + 1
+    better = loss < state["validation"]
     return {
-        **_recentred(state, theta, *system),
-        **_after(state, 1 - (loss / state["validation"]) ** 0.5),
-        "loss": trained,
-        "damping": max(damping, MIN_DAMPING),
-        "best": theta if loss < state["validation"] else state["best"],
-        "validation": min(loss, state["validation"]),
+        "seen": True,
+        "stalls": stalls,
+        "done": stalls >= PATIENCE,
+        "best": state["theta"] if better else state["best"],
+        "validation": loss if better else state["validation"],
         "history": [*state["history"], [task.meter.calls, loss**0.5]],
     }
 
@@ -399,29 +414,3 @@ def _recentred(
     """Rewrite a quadratic model about the state's theta as one about another theta."""
     slope = slope + product @ (theta - state["theta"])
     return {"theta": theta, "product": product, "slope": slope}
-
-
-def _after(state: Iterate, gain: float) -> Iterate:
-    """Count an iteration; stop after too many without a relative gain on the validation pairs."""
-    iteration, stalls = state["iteration"] + 1, 0 if gain > GAIN else state["stalls"] + 1
-    return {"iteration": iteration, "stalls": stalls, "done": stalls >= PATIENCE, "failures": 0}
-
-
-def _search(
-    task: Task,
-    parameters: Parameters,
-    state: Iterate,
-    system: Sequence[torch.Tensor],
-    pairs: Pairs,
-) -> tuple[float, torch.Tensor, float]:
-    """Return (loss, theta, damping) of the best trial; a result that is not finite loses."""
-    product, slope = system
-
-    def trial(damping: float) -> tuple[float, torch.Tensor, float]:
-        theta = propose(parameters, state["theta"], product, slope, damping)
-        errors = task.errors(parameters.at(theta), pairs)
-        finite = bool(errors.isfinite().all())
-        return robust_loss(errors, task.scale) if finite else math.inf, theta, damping
-
-    trials = [trial(state["damping"] * factor) for factor in DAMPINGS]
-    return min(trials, key=lambda each: each[0])

@@ -48,6 +48,11 @@ def epoch_calls(nfe: int, samples: int, validation: int, rematerialise: bool) ->
     return nfe * (cost * samples + validation)
 
 
+def _epoch(settings: Settings, nfe: int) -> int:
+    sizes = settings.sizes
+    return epoch_calls(nfe, sizes.train, sizes.validation, settings.rematerialise)
+
+
 class GradientMethod(Method):
     """Trains the leaves of each phase in turn, from the best start."""
 
@@ -62,9 +67,12 @@ class GradientMethod(Method):
         return self.phases
 
     def planned_calls(self, settings: Settings, nfe: int) -> int:
-        epoch = epoch_calls(nfe, settings.samples, settings.validation, settings.rematerialise)
-        calls = len(self.phases) * settings.epochs * epoch
-        return min(calls, settings.budget or calls)
+        return len(self.phases) * settings.epochs * _epoch(settings, nfe)
+
+    def least_calls(self, model: Model, start: Start, settings: Settings) -> int:
+        """One epoch, with the validation before it."""
+        nfe = start.table.nfe
+        return _epoch(settings, nfe) + nfe * settings.sizes.validation
 
     def judged_results(self, nfe: int, calls: int) -> float:
         return calls / nfe

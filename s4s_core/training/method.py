@@ -57,7 +57,11 @@ class Method(ABC):
 
     @abstractmethod
     def planned_calls(self, settings: Settings, nfe: int) -> int:
-        """Return the most model calls that training one NFE takes."""
+        """Return the most model calls that training one NFE can use."""
+
+    @abstractmethod
+    def least_calls(self, model: Model, start: Start, settings: Settings) -> int:
+        """Return the fewest model calls with which training from `start` can do anything."""
 
     @abstractmethod
     def judged_results(self, nfe: int, calls: int) -> float:
@@ -76,10 +80,6 @@ class Method(ABC):
     def loss(self, distances: torch.Tensor, task: Task) -> float:
         """Return the loss that is trained, from the objective's distance of each pair."""
         return float(distances.mean())
-
-    def remarks(self, task: Task, state: NfeState) -> list[str]:
-        """Return lines for the log that follow from how training went."""
-        return []
 
 
 def find_method(name: str) -> Method:

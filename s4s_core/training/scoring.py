@@ -1,6 +1,6 @@
 """Scores on held-out noise, and the guard: a result is never worse than its starts."""
 
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -28,11 +28,12 @@ class Mark(NamedTuple):
     look: float
 
 
-LOST = Mark(math.inf, math.inf, math.inf, math.inf)
+WORST = sys.float_info.max
+LOST = Mark(WORST, WORST, WORST, WORST)
 
 
 def measure(task: Task, method: Method, table: SolverTable, pairs: Pairs) -> Mark:
-    """Measure a table; everything is infinite if any of its results is not finite."""
+    """Measure a table; it is LOST if any of its results is not finite."""
     distances, errors, looks = task.scores(table, pairs)
     if not bool((distances.isfinite() & errors.isfinite()).all()):
         return LOST
@@ -63,6 +64,28 @@ def guard(
     return trained[1] if state.kept is None else starts[state.kept].table
 
 
+def _marks(
+    task: Task,
+    method: Method,
+    pairs: Pairs,
+    starts: list[Start],
+    trained: tuple[Start, SolverTable],
+    state: NfeState,
+) -> tuple[Mark, dict[int, Mark]]:
+    """Measure the result, its start and the classical solvers, each once, and save what is known.
+
+    Return the mark of the result, and those of the starts by their number.
+    """
+    numbers = [k for k, s in enumerate(starts) if s == trained[0] or isinstance(s, Candidate)]
+    tables = [trained[1], *(starts[k].table for k in numbers)]
+    saved = state.marks = state.marks or []
+    for table in tables[len(saved) :]:
+        task.report_scored(len(saved), len(tables))
+        saved.append(list(measure(task, method, table, pairs)))
+    result, *others = (Mark(*mark) for mark in saved)
+    return result, dict(zip(numbers, others, strict=True))
+
+
 def _score(
     task: Task,
     method: Method,
@@ -72,11 +95,9 @@ def _score(
     state: NfeState,
 ) -> None:
     """Fill in the state's scores and log, and which start to keep."""
-    start, table = trained
-    result = measure(task, method, table, pairs)
-    marks = [measure(task, method, each.table, pairs) for each in starts]
-    best = min(range(len(starts)), key=lambda k: marks[k].loss)
-    if math.inf in (result.loss, marks[best].loss):
+    result, marks = _marks(task, method, pairs, starts, trained, state)
+    best = min(marks, key=lambda k: marks[k].loss)
+    if WORST in (result.loss, marks[best].loss):
         raise TrainingDiverged(
             f"The results of {task.nfe} NFE on held-out noise are not finite: try another "
             "precision."
@@ -88,24 +109,25 @@ def _score(
             f"{marks[best].rmse:.4g}), so {starts[best].label} is kept."
         )
         result, state.kept = marks[best], best
-    state.add_log(*method.remarks(task, state))
-    initial = marks[starts.index(start)].rmse
+    initial = marks[starts.index(trained[0])].rmse
     scores: dict[str, Any] = {
         "rmse": result.rmse,
         "median": result.median,
-        "initial": initial if math.isfinite(initial) else None,
+        "initial": None if initial == WORST else initial,
     }
     if result.look:
         scores["look"] = result.look
     if state.ranked is not None:
-        scores |= _classical_scores(starts, marks)
+        known = {starts[k].label: mark for k, mark in marks.items()}
+        scores |= _classical_scores(
+            {s.label: known[s.label] for s in starts if isinstance(s, Candidate)}
+        )
         state.add_log(*_worse(task.nfe, scores))
     state.scores = scores
 
 
-def _classical_scores(starts: list[Start], marks: list[Mark]) -> dict[str, float | str]:
-    """Return the best scores of the classical solvers that a search found, each on its own."""
-    known = {s.label: m for s, m in zip(starts, marks, strict=True) if isinstance(s, Candidate)}
+def _classical_scores(known: Mapping[str, Mark]) -> dict[str, float | str]:
+    """Return the best scores of classical solvers {label: mark}, each on its own."""
     first = min(known, key=lambda label: known[label].rmse)
     scores: dict[str, float | str] = {
         "classical": known[first].rmse,

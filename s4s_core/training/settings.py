@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ObjectiveError, TrainingError
 from ..names import (
@@ -12,6 +12,7 @@ from ..names import (
     CONSISTENT,
     DEFAULT_METHOD,
     DOMAINS,
+    EFFORTS,
     LAST_STEP,
     METHODS,
     OBJECTIVES,
@@ -24,8 +25,17 @@ from ..names import (
 REMOVED = {"central": False}
 """Options of earlier versions, with the only value that is still accepted (and ignored)."""
 
-VERSION_0_1 = {"objective": "l2", "consistent": "free", "guidance": False, "neighbours": False}
-"""What version 0.1 did where it was not told otherwise: runs that it began resume that way."""
+VERSION_0_1 = {
+    "objective": "l2",
+    "consistent": "free",
+    "guidance": False,
+    "neighbours": False,
+    "inclusive": False,
+    "samples": 64,
+    "validation": 32,
+    "held_out": 32,
+}
+"""The settings of version 0.1 where it was not told otherwise: runs that it began keep them."""
 
 
 def upgraded(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,6 +44,24 @@ def upgraded(options: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(known.get("consistent"), bool):
         known["consistent"] = "all" if known["consistent"] else "free"
     return known
+
+
+class Sizes(NamedTuple):
+    """How many pairs train, choose the best iterate (validation), and score (held out)."""
+
+    train: int
+    validation: int
+    held_out: int
+
+    @classmethod
+    def of_budget(cls, budget: int) -> "Sizes":
+        """Return the sizes that suit a budget: at 20 calls a pair, about a quarter of it."""
+        train = _between(16, budget // 160, 96)
+        return cls(train, _between(8, train // 4, 24), _between(12, budget // 250, 64))
+
+
+def _between(low: int, value: int, high: int) -> int:
+    return min(max(low, value), high)
 
 
 @dataclass(frozen=True)
@@ -47,7 +75,10 @@ class Settings:
     seed: int = 0
     """Seed of the noise and the conditions of all pairs."""
     budget: int | None = None
-    """Model calls per NFE; None is 20,000 for gauss-newton, and no limit for gradient methods."""
+    """All model calls of the first NFE; each further one gets 0.6 of it. None is 10,000 for
+    gauss-newton, and no limit for gradient methods."""
+    inclusive: bool = True
+    """Does the budget include pairs, search and scoring? Otherwise it is for training alone."""
     init: str = "auto"
     """Where training starts: "auto" searches classical solvers; or a solver name."""
     starts: int = 3
@@ -56,12 +87,12 @@ class Settings:
     """The noise level at which solvers end."""
     objective: str = AUTO
     """A key of names.OBJECTIVES; "auto" is look for pictures and latents, l2 for other data."""
-    samples: int = 64
-    """Training pairs."""
-    validation: int = 32
-    """Validation pairs: they choose the best iterate and decide when to stop."""
-    held_out: int = 32
-    """Held-out pairs: they score the result."""
+    samples: int = 0
+    """Training pairs; 0 is as many as suit the budget."""
+    validation: int = 0
+    """Validation pairs: they choose the best iterate and decide when to stop. 0 as above."""
+    held_out: int = 0
+    """Held-out pairs: they score the result. 0 as above."""
     batch: int = 32
     """Samples per model call at most; halved when memory runs out."""
     coefficients: bool = True
@@ -119,15 +150,17 @@ class Settings:
     def _check_numbers(self) -> None:
         if not self.nfes:
             raise TrainingError("nfes must name at least one step count.")
-        whole = {"nfes": self.nfes} | {
-            name: (getattr(self, name),)
-            for name in ("starts", "samples", "validation", "held_out", "batch", "epochs")
-        }
+        whole = {"nfes": self.nfes}
+        whole |= {name: (getattr(self, name),) for name in ("starts", "batch", "epochs")}
         if self.budget is not None:
             whole["budget"] = (self.budget,)
         for name, values in whole.items():
             if not all(type(value) is int and value > 0 for value in values):
                 raise TrainingError(f"{name} must be a whole number > 0.")
+        for name in ("samples", "validation", "held_out"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 0:
+                raise TrainingError(f"{name} must be a whole number >= 0.")
         if not (0 < self.rate < math.inf and 0 <= self.relax < math.inf):
             raise TrainingError("rate must be > 0 and relax must be >= 0.")
         if not 0 <= self.ending < math.inf:
@@ -167,6 +200,13 @@ class Settings:
     def limit(self) -> int | None:
         """The budget, or the method's default."""
         return self.budget or self.entry.default_budget
+
+    @property
+    def sizes(self) -> Sizes:
+        """The pairs of each set: as told, and otherwise as they suit the budget."""
+        fitting = Sizes.of_budget(self.limit or EFFORTS["normal"])
+        given = self.samples, self.validation, self.held_out
+        return Sizes(*(told or found for told, found in zip(given, fitting, strict=True)))
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Settings":

@@ -23,7 +23,7 @@ from ..lock import Lock
 from ..table import canonical_json
 from .settings import VERSION_0_1, upgraded
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 _MARK = "$tensor"
 StrPath = str | os.PathLike[str]
 History = list[list[float]]
@@ -34,16 +34,21 @@ History = list[list[float]]
 class NfeState:
     """Progress of one NFE. A field is None until it is known.
 
+    raced: squared errors that the search has measured, by label.
+    ranked: labels of the starts that the search found, best first (version 0.1: [solver, order,
+        schedule]).
     first_calls: the run's model calls when this NFE began to train.
-    ranked: [solver, order, schedule] of the classical solvers that the search found, best first.
+    marks: what is scored so far.
     kept: the index in the ranking of the start that is returned instead of the trained table.
     method: what the training method saves for itself.
     """
 
+    raced: dict[str, torch.Tensor] | None = None
+    ranked: list[Any] | None = None
     first_calls: int | None = None
-    ranked: list[list[Any]] | None = None
     history: History | None = None
     log: list[str] | None = None
+    marks: list[list[float]] | None = None
     scores: dict[str, Any] | None = None
     kept: int | None = None
     method: dict[str, Any] = field(default_factory=dict)
@@ -74,6 +79,7 @@ class NfeState:
 class RunState:
     """Everything that a run needs to resume. `calls` is None until the pairs are drawn.
 
+    movements: how far teachers move when their calls are doubled, as far as it is measured.
     teacher: [solver, order] of the teacher that the run chose, if it was to choose one.
     """
 
@@ -83,6 +89,7 @@ class RunState:
     nfes: dict[str, NfeState] = field(default_factory=dict)
     costs: Any = None
     teacher: list[Any] | None = None
+    movements: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def open(cls, path: StrPath | None, identity: dict[str, Any], seed: int) -> "RunState":
@@ -95,15 +102,20 @@ class RunState:
                 f"{path} belongs to a run with other settings. Delete it to start over."
             )
         nfes = {nfe: NfeState.of(part) for nfe, part in plain["nfes"].items()}
-        more = plain.get("costs"), plain.get("teacher")
+        more = plain.get("costs"), plain.get("teacher"), plain.get("movements", {})
         return cls(identity, plain["seed"], plain["calls"], nfes, *more)
 
     def plain(self) -> dict[str, Any]:
         """Return the state as nested dicts."""
         nfes = {nfe: part.plain() for nfe, part in self.nfes.items()}
         state = {"identity": self.identity, "seed": self.seed, "calls": self.calls, "nfes": nfes}
-        known = {"costs": self.costs, "teacher": self.teacher}
+        known = {"costs": self.costs, "teacher": self.teacher, "movements": self.movements or None}
         return state | {name: value for name, value in known.items() if value is not None}
+
+
+def label_of(entry: Any) -> str:
+    """Return the label of an entry of NfeState.ranked; version 0.1 saved its parts."""
+    return entry if isinstance(entry, str) else "{} {}, {}".format(*entry)
 
 
 def _current_identity(plain: dict[str, Any]) -> dict[str, Any]:

@@ -20,13 +20,18 @@ from .distributed import is_first
 from .memory import Batcher
 
 
+CHOICE, TEACHER, SEARCH, SCORING = "choice", "teacher", "search", "scoring"
+"""Phases of every run; those between SEARCH and SCORING are the method's own."""
+
+
 class Event(NamedTuple):
     """Progress of a run. Fields that a phase does not know are None.
 
-    Phases are "teacher" (its steps are pairs), "gauss-newton", and the names of what a gradient
-    phase learns. `total` is the largest number of steps that the phase takes, `done` the share (0
-    to 1) of the model calls planned for this NFE, `table` the best table so far (in the phase
-    "teacher" the teacher's, if it is a table).
+    Phases are "choice" (its steps are teachers to choose from), "teacher" (pairs), "search" (runs
+    of classical solvers), "gauss-newton" or the names of what a gradient phase learns, and
+    "scoring" (tables). `total` is the largest number of steps that the phase takes, `done` the
+    share (0 to 1) of the model calls planned for it. `table` is the best table so far: a classical
+    one in the phase "search"; in the phase "teacher" the teacher's, if it is a table.
     """
 
     phase: str
@@ -81,7 +86,7 @@ class Task:
     """The training of one NFE: everything but the parameters.
 
     budget: model calls for this NFE, or None. planned: model calls that it will make at most.
-    scale: the validation error above which a sample counts less (gauss_newton).
+    scale: the validation error above which a sample counts less (gauss_newton), once it is known.
     path: the file that `save` writes, if there is one.
     """
 
@@ -97,7 +102,7 @@ class Task:
     callback: Callback | None = None
     save: Callable[[], None] | None = None
     first_calls: int = 0
-    scale: float = 1.0
+    scale: float | None = None
     path: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
@@ -203,8 +208,19 @@ class Task:
         self.keep_best(validation, table)
         if self.callback is not None:
             calls, (error, best) = self.meter.calls, self.best
-            done = min(1.0, (calls - self.first_calls) / self.planned)
+            done = min(1.0, self.total_after(0) / self.planned)
             self.callback(Event(phase, self.nfe, step, total, loss, error, calls, done, best))
+
+    def report_scored(self, step: int, total: int) -> None:
+        """Save the state and say how many tables are scored; in the first process only."""
+        if not is_first():
+            return
+        if self.save is not None:
+            self.save()
+        if self.callback is not None:
+            calls, (error, best) = self.meter.calls, self.best
+            done = step / total
+            self.callback(Event(SCORING, self.nfe, step, total, None, error, calls, done, best))
 
     def keep_best(self, validation: float, table: SolverTable) -> None:
         """Keep a table for the listener if its validation error is the lowest so far."""

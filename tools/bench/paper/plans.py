@@ -15,7 +15,7 @@ from typing import Any
 
 from s4s_core import load_solver
 from s4s_core.app.folders import DEMO_SOLVER
-from s4s_core.app.plan import CallPlan
+from s4s_core.training.plan import CallPlan
 from s4s_core.errors import S4SError
 from s4s_core.teacher import TEACHER_NFE, choice_calls
 from s4s_core.training.settings import Settings

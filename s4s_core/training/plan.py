@@ -1,0 +1,118 @@
+"""The model calls of a run, by stage: planned before it starts, and the share of them that is done.
+
+A run chooses its teacher, draws pairs, and then, for each NFE, searches a start, trains and scores.
+An inclusive budget pays for all of it: training gets what the other stages leave.
+"""
+
+from ..candidates import AUTO_SCHEDULES, AUTO_SOLVERS, SEARCH_PAIRS, search_runs
+from ..errors import TrainingError
+from ..names import AUTO, FURTHER_SHARE
+from ..schedules.gits import CALLS as GITS_CALLS
+from ..teacher import Teacher, choice_calls
+from .method import find_method
+from .settings import Settings
+from .task import CHOICE, SCORING, SEARCH, TEACHER, Event
+
+LARGE_BUDGET = 20_000
+
+
+def kept_classical(settings: Settings) -> int:
+    """Return how many classical solvers of a search may be started from, and are scored."""
+    return 3 if (settings.limit or 0) >= LARGE_BUDGET else 2
+
+
+def plan_of(settings: Settings, teacher: Teacher | int) -> "CallPlan":
+    """Return the plan of `fit` with a teacher, or with one of that many calls to be chosen."""
+    if isinstance(teacher, int):
+        return CallPlan(settings, teacher, choice_calls(teacher))
+    return CallPlan(settings, getattr(teacher, "nfe", 0))
+
+
+class CallPlan:
+    """The model calls that a run will make at most, by stage and NFE.
+
+    teacher_nfe: the teacher's model calls per pair. choice: model calls that choose the teacher.
+    setup: model calls made before `fit`, such as those that measure a teacher's GITS schedule; no
+    budget pays for them.
+    """
+
+    def __init__(
+        self, settings: Settings, teacher_nfe: int, choice: int = 0, setup: int = 0
+    ) -> None:
+        nfes, self.order = settings.nfes, settings.training_order
+        self.settings, self.method = settings, find_method(settings.method)
+        self.teacher_nfe, self.choice, self.setup = teacher_nfe, choice, setup
+        self.pairs = sum(settings.sizes) * teacher_nfe
+        self.search = {n: self._search(n) for n in nfes}
+        self.scoring = {n: n * settings.sizes.held_out * self._scored() for n in nfes}
+        self.training = {n: self._training(n) for n in nfes}
+
+    @property
+    def _neighbours(self) -> int:
+        """How many tables of other NFEs a search tries at most."""
+        return min(2, len(self.settings.nfes) - 1) if self.settings.neighbours else 0
+
+    def _scored(self) -> int:
+        """Return how many tables are scored: the result, its start, and classical solvers."""
+        if self.settings.init != AUTO:
+            return 2
+        return 1 + kept_classical(self.settings) + bool(self._neighbours)
+
+    def _search(self, nfe: int) -> int:
+        init = self.settings.init
+        if init == AUTO:
+            classical = search_runs(len(AUTO_SOLVERS) * len(AUTO_SCHEDULES))
+            return nfe * (classical + self._neighbours * SEARCH_PAIRS)
+        return GITS_CALLS if init.endswith(":gits") and nfe == self.order[0] else 0
+
+    def _training(self, nfe: int) -> int:
+        """Return what is left of the budget for training, or what the method wants."""
+        limit, wanted = self.settings.limit, self.method.planned_calls(self.settings, nfe)
+        if limit is None:
+            return wanted
+        if self.settings.inclusive:
+            first = nfe == self.order[0]
+            spent = self.choice + self.pairs
+            limit = limit - spent if first else round(FURTHER_SHARE * limit)
+            limit -= self.search[nfe] + self.scoring[nfe]
+        return min(limit, wanted)
+
+    def check(self, nfe: int, least: int) -> None:
+        """Raise TrainingError if training gets less than `least` calls, those of one step."""
+        lacking, settings = least - self.training[nfe], self.settings
+        if lacking > 0 and settings.limit is not None:
+            first = nfe == self.order[0] or not settings.inclusive
+            needed = settings.limit + round(lacking / (1 if first else FURTHER_SHARE)) + 1
+            raise TrainingError(
+                f"A budget of {settings.limit:,} model calls is too small for one step of training "
+                f"at {nfe} NFE: use at least {needed:,}, better several times that."
+            )
+
+    @property
+    def total(self) -> int:
+        parts = (self.search, self.training, self.scoring)
+        return self._teacher + sum(sum(part.values()) for part in parts)
+
+    @property
+    def _teacher(self) -> int:
+        return self.setup + self.choice + self.pairs
+
+    @property
+    def judged(self) -> float:
+        """How often training computes the objective, counted per sample as model calls are."""
+        return sum(self.method.judged_results(n, calls) for n, calls in self.training.items())
+
+    def share(self, event: Event) -> float:
+        """Return the share of all calls done at an event, 0 to 1."""
+        calls = float(self.setup)
+        if event.phase in (CHOICE, TEACHER):
+            drawing = event.phase == TEACHER
+            calls += self.choice + event.done * self.pairs if drawing else event.done * self.choice
+            return calls / self.total
+        assert event.nfe is not None
+        stages = [self.search, self.training, self.scoring]
+        stage = {SEARCH: 0, SCORING: 2}.get(event.phase, 1)
+        before = self.order[: self.order.index(event.nfe)]
+        calls = self._teacher + sum(part[n] for part in stages for n in before)
+        calls += sum(part[event.nfe] for part in stages[:stage])
+        return min(1.0, (calls + event.done * stages[stage][event.nfe]) / self.total)
