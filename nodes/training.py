@@ -44,7 +44,7 @@ from ..s4s_core.training.fit import STATE_VERSION, Result, fit
 from ..s4s_core.training.memory import Batcher
 from ..s4s_core.training.plan import CallPlan, plan_of
 from ..s4s_core.training.settings import Settings
-from ..s4s_core.training.task import Event, Meter
+from ..s4s_core.training.task import SEARCH, TEACHER, Event, Meter
 from . import notices
 from .session import HostTeacher, SessionModel, make_teacher, run_in_session
 
@@ -316,11 +316,12 @@ class ProgressReporter:
 
     def __call__(self, event: Event) -> None:
         seconds = self.time_left.update(self.plan.share(event))
-        if event.phase == "teacher":
+        if event.phase == TEACHER:
             self.previews.teacher = event.table or self.previews.teacher
         elif event.table is not None and self.throttle.ready():
             began = time.monotonic()
-            self.image = self.previews.sheet(f"S4S, {event.nfe} calls, so far", event.table)
+            title = "best classical solver" if event.phase == SEARCH else "S4S"
+            self.image = self.previews.sheet(f"{title}, {event.nfe} calls, so far", event.table)
             self.throttle.took(time.monotonic() - began)
         self._report(event_message(event), self.time_left.share, seconds, event.calls)
 

@@ -13,7 +13,7 @@ from s4s_core.app.progress import Throttle
 from s4s_core.candidates import Candidate, candidates, rank
 from s4s_core.teacher import Pairs, draw_pairs
 from s4s_core.training.fit import Result
-from s4s_core.training.task import Event
+from s4s_core.training.task import SEARCH, TEACHER, Event
 
 from .models.contract import TrainerModel
 from .results import FRESH_SEED, if_memory_allows, makes_pictures, to_pictures
@@ -39,16 +39,22 @@ class Gallery:
         self._last: SolverTable | None = None
 
     def show(self, event: Event) -> None:
-        """Save a sheet of an event's table if it is new and the last sheet is a while ago."""
+        """Save a sheet of an event's table if it is new and the last sheet is a while ago.
+
+        During the search that is the best classical solver so far.
+        """
         table, nfe = event.table, event.nfe
-        if event.phase == "teacher":
+        if event.phase == TEACHER:
             self.teacher = table
         if table is None or nfe is None or self.teacher is None:
             return
         if table == self._last or not self.throttle.ready():
             return
         self._last = table
-        self._guarded(lambda: self._save({nfe: table}, {}))
+        if event.phase == SEARCH:
+            self._guarded(lambda: self._save({}, {}, {nfe: table}))
+        else:
+            self._guarded(lambda: self._save({nfe: table}, {}))
 
     def finish(self, result: Result) -> str | None:
         """Save the sheet of all NFEs; return the last one's thumbnail as a data URI, or None."""
@@ -57,9 +63,15 @@ class Gallery:
 
     @torch.inference_mode()
     def _save(
-        self, tables: Mapping[int, SolverTable], scores: Mapping[str, Mapping[str, Any]]
+        self,
+        tables: Mapping[int, SolverTable],
+        scores: Mapping[str, Mapping[str, Any]],
+        searched: Mapping[int, SolverTable] | None = None,
     ) -> str | None:
-        """Save a sheet and return the thumbnail of its last row."""
+        """Save a sheet and return the thumbnail of its last row.
+
+        `tables` are learned ones; `searched` the best classical solvers of an unfinished search.
+        """
         teacher = self.teacher
         if teacher is None:
             return None
@@ -68,20 +80,27 @@ class Gallery:
                 return None
             self._pairs = draw_pairs(self.model, teacher, COUNT, FRESH_SEED, BATCH)
         rows = [Row(f"teacher, {teacher.nfe} NFE", self._cached(teacher, self._pairs))]
+        for nfe, table in (searched or {}).items():
+            rows.append(self._timed_row(_label("best classical so far", nfe, None), table))
         for nfe, table in tables.items():
             score = scores.get(str(nfe), {})
             name = score.get("classical_name")
             rival = self._rival(nfe, name, self._pairs, teacher.ending)
             label = _label(rival.label, nfe, score.get("classical"))
             rows.append(Row(label, self._cached(rival.table, self._pairs)))
-            began = time.monotonic()
-            pictures = self._draw(table, self._pairs)
-            self.throttle.took(time.monotonic() - began)
-            rows.append(Row(_label("S4S", nfe, score.get("rmse")), pictures))
+            rows.append(self._timed_row(_label("S4S", nfe, score.get("rmse")), table))
         self.folder.mkdir(exist_ok=True)
         number = 1 + max((int(p.stem) for p in self.folder.glob("[0-9]*.png")), default=0)
         save_png(self.folder / f"{number:04d}.png", sheet(rows))
         return thumbnail(rows[-1].pictures)
+
+    def _timed_row(self, label: str, table: SolverTable) -> Row:
+        """Return a row of new pictures; what it takes sets the pace of the sheets."""
+        assert self._pairs is not None
+        began = time.monotonic()
+        pictures = self._draw(table, self._pairs)
+        self.throttle.took(time.monotonic() - began)
+        return Row(label, pictures)
 
     def _cached(self, table: SolverTable, pairs: Pairs) -> torch.Tensor:
         """Return the pictures of a table that does not change, drawn once."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic import StrPath
-
 from ..candidates import (
     AUTO_SCHEDULES,
     SEARCH_PAIRS,

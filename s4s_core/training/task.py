@@ -19,7 +19,6 @@ from ..teacher import Pairs
 from .distributed import is_first
 from .memory import Batcher
 
-
 CHOICE, TEACHER, SEARCH, SCORING = "choice", "teacher", "search", "scoring"
 """Phases of every run; those between SEARCH and SCORING are the method's own."""
 

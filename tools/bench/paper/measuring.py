@@ -41,7 +41,6 @@ from s4s_core.teacher import (
 )
 from s4s_core.training.gradient import PLAIN_COST
 from s4s_core.training.parameters import as_multistep, widened
-from s4s_core.training.settings import Settings
 from s4s_core.training.task import Meter
 
 from . import dpm_v3, rivals
@@ -66,8 +65,10 @@ FRESH_SEED = 800_000_001
 RIVAL_SEED = 850_000_007
 GITS_SAMPLES = 32
 BATCH = 64
-PAIRS_COST = TEACHER_NFE * (Settings.samples + Settings.validation + Settings.held_out)
-"""Calls for the teacher pairs that `fit` draws on top of its budget."""
+SIZES = {"samples": 64, "validation": 32, "held_out": 32}
+"""Pairs of cells that give every method the same budget for training alone."""
+PAIRS_COST = TEACHER_NFE * sum(SIZES.values())
+"""Calls for their pairs, on top of the budget."""
 FEW_SOLVERS = (("euler", 1), ("ipndm", 2), ("ipndm", 3), ("dpmpp", 2), ("unipc-bh2", 2))
 FEW_SCHEDULES = ("edm", "logsnr")
 """What a search tries with a model of a few calls a second."""
@@ -271,6 +272,8 @@ class Lab:
     def _fit(self, cell: Cell, method: str, **options: Any) -> tuple[SolverTable, int]:
         """Train, or continue training, with the cell's options; (table, NFE-equivalents)."""
         options = dict(cell.options) | options
+        if not options.get("inclusive"):
+            options = {"inclusive": False, **SIZES} | options
         if method != "gauss-newton":
             options = self._gradient_options(cell) | options
         teacher, choosing = self._own_teacher(cell)
@@ -279,7 +282,7 @@ class Lab:
             cell.nfe,
             method,
             cell.seed,
-            cell.budget,
+            cell.budget - (choosing if options["inclusive"] else 0),
             objective=self._objective(options.pop("objective", None)),
             teacher=teacher,
             cache=self.cache,
@@ -302,8 +305,7 @@ class Lab:
 
     def _gradient_options(self, cell: Cell) -> dict[str, Any]:
         """Options of `fit` with as many epochs per phase as the budget pays for."""
-        sizes: dict[str, Any] = {"samples": Settings.samples, "validation": Settings.validation}
-        sizes |= dict(cell.options)
+        sizes: dict[str, Any] = SIZES | dict(cell.options)
         epoch = cell.nfe * (PLAIN_COST * sizes["samples"] + sizes["validation"])
         epochs = max(1, cell.budget // (epoch * PHASES.get(cell.method, 1)))
         return {"epochs": epochs, "rate": RATE, "rematerialise": False}

@@ -1,7 +1,7 @@
 """The benchmark's tables as lists of cells, most important first.
 
 The headline, the causes and the objectives are trained as artists would train: with the default
-objective, on few pairs, and at most TOTAL calls for everything. The paper's tables give each method
+objective and at most TOTAL calls for everything. The paper's tables give each method
 the same budget for training alone, and come after them.
 
 Training seeds are 0, 1 and 2 (counted from --seed). The noise for scoring has its own seed in
@@ -15,10 +15,7 @@ from typing import Any
 
 from s4s_core import load_solver
 from s4s_core.app.folders import DEMO_SOLVER
-from s4s_core.training.plan import CallPlan
 from s4s_core.errors import S4SError
-from s4s_core.teacher import TEACHER_NFE, choice_calls
-from s4s_core.training.settings import Settings
 
 from .cells import BUNDLED, RIVALS, UNLEARNED, Cell, choice
 
@@ -36,7 +33,6 @@ NORMAL = 20_000
 """The default budget of `train`."""
 TOTAL = 12_000
 """The most model calls of a headline cell, everything included."""
-SIZES = {"samples": 48, "validation": 24, "held_out": 24}
 ARTISTS = {
     "DPM++ 2M Karras": ("dpmpp", 2, "edm"),
     "Euler": ("euler", 1, "edm"),
@@ -100,20 +96,10 @@ def with_options(cell: Cell, **options: Any) -> Cell:
     return replace(cell, options=tuple(sorted(options.items())))
 
 
-def within(cell: Cell, total: int) -> Cell:
-    """The cell with the budget that is left of `total` calls after everything else."""
-    options = {name: value for name, value in cell.options if name != "objective"}
-    known = {"method": cell.method, "nfes": (cell.nfe,), "init": cell.start}
-    plan = CallPlan(
-        Settings.of(options | known), TEACHER_NFE, 0 if cell.teacher else choice_calls()
-    )
-    return replace(cell, budget=total - plan.total + sum(plan.fitting.values()))
-
-
 def newton(base: Cell, cfg: float, seed: int, teacher: str = "", **options: Any) -> Cell:
     """S4S-GN as an artist would train it, with at most TOTAL calls."""
-    cell = learned(base, "gauss-newton", 0, cfg=cfg, seed=seed, teacher=teacher)
-    return within(with_options(cell, **SIZES, **options), TOTAL)
+    cell = learned(base, "gauss-newton", TOTAL, cfg=cfg, seed=seed, teacher=teacher)
+    return with_options(cell, inclusive=True, **options)
 
 
 def artists(base: Cell, nfe: int, cfg: float) -> dict[str, Cell]:
