@@ -48,6 +48,9 @@ MIN_DAMPING, MAX_DAMPING = 1e-6, 1e4
 EASIER, HARDER = 0.3, 4
 VALIDATE_EVERY = 3
 PATIENCE, GAIN = 12, 0.005
+# Few validation pairs cannot tell iterates apart whose losses differ by less than this share of one
+# over the root of their number: of those, the last one has seen most training pairs.
+LEVEL = 0.2
 MAX_FAILURES = 3
 SMALLEST_GAP = 0.2
 STEP_LIMITS = (2e-3, 0.1)
@@ -397,13 +400,13 @@ def _validated(task: Task, parameters: Parameters, state: Iterate) -> Iterate:
     loss = robust_loss(errors, cast(float, task.scale))
     gain = 1 - (loss / state["validation"]) ** 0.5
     stalls = 0 if gain > GAIN else state["stalls"] + 1
-    better = loss < state["validation"]
+    level = loss < state["validation"] * (1 + LEVEL / len(errors) ** 0.5)
     return {
         "seen": True,
         "stalls": stalls,
         "done": stalls >= PATIENCE,
-        "best": state["theta"] if better else state["best"],
-        "validation": loss if better else state["validation"],
+        "best": state["theta"] if level else state["best"],
+        "validation": min(loss, state["validation"]),
         "history": [*state["history"], [task.meter.calls, loss**0.5]],
     }
 
