@@ -41,6 +41,7 @@ from .state import (
     History,
     NfeState,
     RunState,
+    compared,
     exclusive,
     is_from_version_0_1,
     save_state,
@@ -182,7 +183,7 @@ class Run:
         identified = getattr(teacher, "digest", getattr(teacher, "key", None))
         return {
             "version": STATE_VERSION,
-            "settings": self.settings.plain(),
+            "settings": compared(self.settings.plain()),
             "model": getattr(self.model, "fingerprint", None),
             "objective": self.objective.name,
             "teacher": f"auto {teacher}" if isinstance(teacher, int) else identified,
