@@ -15,7 +15,7 @@ import comfy.utils
 import torch
 from PIL import Image
 
-from ..s4s_core import __version__, sample
+from ..s4s_core import __version__
 from ..s4s_core.app import folders, pictures
 from ..s4s_core.app.comfyui import (
     CLIP,
@@ -41,9 +41,8 @@ from ..s4s_core.names import EFFORTS, MEASURES
 from ..s4s_core.table import SolverPack, SolverTable
 from ..s4s_core.teacher import Pairs, choice_calls, draw_noise
 from ..s4s_core.training.fit import STATE_VERSION, Result, fit
-from ..s4s_core.training.memory import Batcher
 from ..s4s_core.training.settings import Settings
-from ..s4s_core.training.task import Event, Meter
+from ..s4s_core.training.task import Event
 from . import notices
 from .session import HostTeacher, SessionModel, make_teacher, run_in_session
 
@@ -166,7 +165,7 @@ class TrainingRun:
                 teacher=teacher,
                 state=folder / STATE,
                 cache=folder,
-                batch=model.batch(),
+                batch=model.batch,
             )
         return _Trained(result, self._about(model), reporter.previews.final(result), folder)
 
@@ -254,28 +253,19 @@ class Previews:
 
     def __init__(self, model: SessionModel) -> None:
         self.model = model
-        self._batcher = Batcher(model.batch(), Meter(model.denoise))
 
     @cached_property
     def _pairs(self) -> Pairs:
         x, cond = draw_noise(self.model, PREVIEW_SAMPLES, PREVIEW_SEED)
-        return Pairs(x, cond, self._run(Pairs(x, cond, x), self.teacher))
+        return Pairs(x, cond, self.model.run(self.teacher, x, cond))
 
-    def _run(self, pairs: Pairs, solver: HostTeacher | SolverTable) -> torch.Tensor:
-        """Run a table or a teacher, in batches that shrink to fit memory."""
-
-        def run(part: Pairs) -> tuple[torch.Tensor]:
-            if isinstance(solver, SolverTable):
-                return (sample(self.model.denoise, part.x, solver, part.cond),)
-            return (solver(part.x, part.cond),)
-
-        result: torch.Tensor = self._batcher.map(pairs, run)[0]
-        return result
+    def _run(self, table: SolverTable) -> torch.Tensor:
+        return self.model.run(table, self._pairs.x, self._pairs.cond)
 
     def results(self, tables: Mapping[str, SolverTable]) -> dict[str, torch.Tensor]:
         """Return the teacher's results and those of each table, by title."""
         titled = {f"teacher, {self.teacher.nfe} calls": self._pairs.target}
-        return titled | {title: self._run(self._pairs, table) for title, table in tables.items()}
+        return titled | {title: self._run(table) for title, table in tables.items()}
 
     def sheet(self, title: str, table: SolverTable) -> Image.Image:
         """Draw a rough preview of the teacher's results and a table's."""
