@@ -17,19 +17,20 @@ from ..s4s_core.app.comfyui import (
     Guider,
     Prompts,
     Rows,
+    caching_node,
     exact_model,
     rows_by_guidance,
     scaled_guidance,
     space_of,
     times_of,
 )
-from ..s4s_core.errors import TrainingError
+from ..s4s_core.errors import HostError, TrainingError
 from ..s4s_core.sampling import sample
 from ..s4s_core.spaces import as_float64
 from ..s4s_core.table import SolverTable
 from ..s4s_core.teacher import Pairs, draw_noise
-from ..s4s_core.training.memory import Batcher
-from ..s4s_core.training.task import Meter
+from ..s4s_core.training.memory import Batcher, explain_out_of_memory
+from ..s4s_core.training.task import Meter, check_model
 from .inputs import AUTO
 from .sampler import prepare_latent
 
@@ -113,7 +114,16 @@ def run_in_session(
     most: int = LARGEST_BATCH,
 ) -> T:
     """Return work(model) with the model loaded, for at most `most` latents at once, and its times
-    not rounded."""
+    not rounded.
+
+    All runs share one sampling of ComfyUI, so a model that keeps results between calls is refused.
+    """
+    cache = caching_node(model.model_options)
+    if cache is not None:
+        raise HostError(
+            f"{cache} reuses results of earlier model calls, which training and comparing must "
+            f"not: bypass the node {cache} here; sampling with the solver may use it."
+        )
     samples = prepare_latent(model, latent)
     if samples.is_nested:
         raise TrainingError("Latents of several kinds (video with sound) are not supported here.")
@@ -126,7 +136,10 @@ def run_in_session(
     shape = tuple(samples.shape[1:])
 
     def run(ready: Any, extra_args: dict[str, Any]) -> T:
-        return work(SessionModel(ready, extra_args, names, shape, loading.batch))
+        model = SessionModel(ready, extra_args, names, shape, loading.batch)
+        with explain_out_of_memory():
+            check_model(model)
+            return work(model)
 
     session, empty = _Session(run), torch.zeros(1, *shape)
     sigma_max = float(clone.get_model_object("model_sampling").sigma_max)

@@ -203,7 +203,9 @@ class Run:
         return default_teacher(self.model, teacher, ending, (solver, order))
 
     def draw(self, cache: StrPath | None = None) -> None:
-        """Draw the teacher's pairs, and check the model if the run is new."""
+        """Check the model if the run is new, and draw the teacher's pairs."""
+        if self.state.calls is None:
+            self.batcher.call(lambda batch: check_model(self.model))
         settings = self.settings
         counts = vars(settings) | {"train": settings.samples}
         total, drawn = sum(counts[name] for name in _SETS), 0
@@ -224,7 +226,6 @@ class Run:
             self.pairs[name] = self.batcher.call(draw)
             drawn += counts[name]
         if self.state.calls is None:
-            self.batcher.call(lambda batch: check_model(self.model, self.pairs["train"]))
             self.meter.calls += getattr(teacher, "nfe", 0) * total
             self.save()
 
