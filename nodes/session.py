@@ -231,6 +231,11 @@ class SessionModel:
 
         return self._batcher.map(Pairs(x, cond, x), run)[0]
 
+    def memory(self, batch: int) -> int:
+        """Return the bytes that ComfyUI expects of the weights and of a call on a batch."""
+        weights = self.guider.model_patcher.model_size()
+        return int(weights + call_memory(self.base, batch, self.shape))
+
 
 class HostTeacher:
     """A ComfyUI sampler as a teacher: (x, cond) -> result. `nfe` counts the last run's calls."""

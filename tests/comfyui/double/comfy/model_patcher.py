@@ -22,6 +22,9 @@ class ModelPatcher:
     def add_wrapper_with_key(self, kind, key, wrapper):
         self.wrappers = self.wrappers | {kind: {key: [wrapper]}}
 
+    def model_size(self):
+        return sum(p.nbytes for p in self.model.parameters())
+
     def get_model_object(self, name):
         return self.object_patches.get(name, getattr(self.model, name))
 
