@@ -51,6 +51,7 @@ from .state import (
     History,
     NfeState,
     RunState,
+    compared,
     exclusive,
     is_from_version_0_1,
     label_of,
@@ -205,7 +206,7 @@ class Run:
         identified = getattr(teacher, "digest", getattr(teacher, "key", None))
         return {
             "version": STATE_VERSION,
-            "settings": self.settings.plain(),
+            "settings": compared(self.settings.plain()),
             "model": getattr(self.model, "fingerprint", None),
             "objective": self.objective.name,
             "teacher": f"auto {teacher}" if isinstance(teacher, int) else identified,
@@ -247,7 +248,9 @@ class Run:
         return all(done) and len(done) == len(self.settings.nfes)
 
     def draw(self, cache: StrPath | None = None) -> None:
-        """Choose the teacher, draw its pairs, and check the model if the run is new."""
+        """Check the model if the run is new, choose the teacher, and draw its pairs."""
+        if self.state.calls is None:
+            self.batcher.call(lambda batch: check_model(self.model))
         sizes, teacher = self.settings.sizes, self.teacher
         drawn, before = 0, self.plan.choice
         for name, number, count in zip(_SETS, _SETS.values(), sizes, strict=True):
@@ -266,7 +269,6 @@ class Run:
             self.pairs[name] = self.batcher.call(draw)
             drawn += count
         if self.state.calls is None:
-            self.batcher.call(lambda batch: check_model(self.model, self.pairs["train"]))
             self.meter.calls = before + self.plan.teacher_nfe * drawn
             self.save()
 

@@ -11,7 +11,7 @@ from ..schedules.gits import CALLS as GITS_CALLS
 from ..teacher import Teacher, choice_calls
 from .method import find_method
 from .settings import Settings
-from .task import CHOICE, SCORING, SEARCH, TEACHER, Event
+from .task import CHECK_CALLS, CHOICE, SCORING, SEARCH, TEACHER, Event
 
 LARGE_BUDGET = 20_000
 
@@ -31,7 +31,8 @@ def plan_of(settings: Settings, teacher: Teacher | int) -> "CallPlan":
 class CallPlan:
     """The model calls that a run will make at most, by stage and NFE.
 
-    teacher_nfe: the teacher's model calls per pair. choice: model calls that choose the teacher.
+    teacher_nfe: the teacher's model calls per pair. choice: model calls that choose the teacher;
+    those that check the model are added to them.
     setup: model calls made before `fit`, such as those that measure a teacher's GITS schedule; no
     budget pays for them.
     """
@@ -41,7 +42,7 @@ class CallPlan:
     ) -> None:
         nfes, self.order = settings.nfes, settings.training_order
         self.settings, self.method = settings, find_method(settings.method)
-        self.teacher_nfe, self.choice, self.setup = teacher_nfe, choice, setup
+        self.teacher_nfe, self.choice, self.setup = teacher_nfe, CHECK_CALLS + choice, setup
         self.pairs = sum(settings.sizes) * teacher_nfe
         self.search = {n: self._search(n) for n in nfes}
         self.scoring = {n: n * settings.sizes.held_out * self._scored() for n in nfes}

@@ -121,10 +121,18 @@ def label_of(entry: Any) -> str:
 def _current_identity(plain: dict[str, Any]) -> dict[str, Any]:
     """Return the identity of a saved run, as this version writes it."""
     identity: dict[str, Any] = plain.get("identity", {})
-    settings = upgraded(identity.get("settings", {}))
+    settings = compared(upgraded(identity.get("settings", {})))
     if identity.get("version") == 2:
         return identity | {"version": STATE_VERSION, "settings": VERSION_0_1 | settings}
     return identity | {"settings": settings}
+
+
+def compared(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that a run must share to be resumed: all but the batch.
+
+    A batch is as large as memory allows, and changes results by rounding only.
+    """
+    return {name: value for name, value in settings.items() if name != "batch"}
 
 
 def is_from_version_0_1(path: StrPath | None) -> bool:

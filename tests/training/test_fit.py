@@ -35,7 +35,7 @@ from s4s_core.training import gauss_newton, scoring
 from s4s_core.training.fit import Run, fit
 from s4s_core.training.method import Method, find_method
 from s4s_core.training.settings import Settings
-from s4s_core.training.task import Meter
+from s4s_core.training.task import CHECK_CALLS, Meter
 
 SHORT = {"budget": 1000, "samples": 6, "validation": 4, "held_out": 4}
 TOLD = table_of("lms").replace(guidance=[1, 1, 1, 0.5])
@@ -277,7 +277,7 @@ def test_the_budget_is_kept(method, budget, seed):
         changed(inner, denoise=counted), 4, method, budget=budget, seed=seed, **options
     )
     assert result.calls <= budget + choice_calls() + 20 * PAIRS + 3 * 4 * TINY["held_out"]
-    assert method != "gauss-newton" or counted.calls == result.calls + 1  # the model's check
+    assert method != "gauss-newton" or counted.calls == result.calls + CHECK_CALLS
     assert events and all(0 <= event.done <= 1 for event in events)
 
 
@@ -289,7 +289,7 @@ def test_every_model_call_is_counted(method):
     model = changed(inner, denoise=counted)
     result = tiny_fit(model, (3, 4), method, init="auto", rematerialise=False, epochs=1)
     backward = 0 if method == "gauss-newton" else TINY["samples"] * (3 + 4)
-    assert result.calls == counted.calls - 1 + backward
+    assert result.calls == counted.calls - CHECK_CALLS + backward
 
 
 def test_a_start_on_gits_is_measured_once_counted_and_saved(tmp_path):
@@ -297,7 +297,7 @@ def test_a_start_on_gits_is_measured_once_counted_and_saved(tmp_path):
     counted = Counted(inner.denoise)
     options = {"init": "ipndm:3:gits", "state": tmp_path / "run.safetensors"}
     result = tiny_fit(changed(inner, denoise=counted), (3, 4), **options)
-    assert result.calls == counted.calls - 1 > 256 * 60
+    assert result.calls == counted.calls - CHECK_CALLS > 256 * 60
     counted.calls = 0
     again = tiny_fit(changed(inner, denoise=counted), (3, 4), **options)
     assert again.pack == result.pack and counted.calls == 20 * PAIRS  # the teacher's alone

@@ -12,7 +12,7 @@ from learners import ALL_METHODS, changed, message_of, small, table_of, tiny_fit
 from s4s_core.atomic import SUFFIX, temporary_stem
 from s4s_core.errors import TrainingCancelled, TrainingError
 from s4s_core.objectives import L2
-from s4s_core.solver_file import dump_solver
+from s4s_core.solver_file import dump_solver, parse_solver
 from s4s_core.teacher import default_teacher
 from s4s_core.training import gauss_newton
 from s4s_core.training.state import read_state, save_state
@@ -108,6 +108,31 @@ def test_a_run_of_an_older_version_with_a_removed_option_resumes(tmp_path):
         else:
             with pytest.raises(TrainingError, match="other settings"):
                 tiny_fit(small(), 3, state=path, **SHORT)
+
+
+@pytest.mark.parametrize("method", ALL_METHODS)
+def test_a_run_resumes_with_another_batch_to_the_same_tables_but_for_rounding(
+    tmp_path, whole, method
+):
+    """A state of an earlier version holds the batch too."""
+    path = tmp_path / "run.safetensors"
+
+    def stop(event):
+        raise Stop
+
+    with pytest.raises(Stop):
+        short_fit(method, state=path, callback=stop)
+    saved = read_state(path)
+    assert "batch" not in saved["identity"]["settings"]
+    saved["identity"]["settings"]["batch"] = 32
+    save_state(path, saved)
+    resumed = short_fit(method, state=path, batch=3).pack
+    expected = parse_solver(whole(method)[0][0])
+    for nfe in NFES:
+        ours, theirs = resumed[nfe], expected[nfe]
+        np.testing.assert_allclose(ours.sigmas, theirs.sigmas, rtol=1e-4)
+        for name, weights in theirs.coefficients.items():
+            np.testing.assert_allclose(ours.coefficients[name], weights, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

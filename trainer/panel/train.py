@@ -6,6 +6,7 @@ from typing import Any
 
 import gradio as gr
 
+from s4s_core.app.estimate import size
 from s4s_core.app.jobs import Job
 from s4s_core.app.progress import duration
 from s4s_core.errors import ConfigError
@@ -13,7 +14,7 @@ from s4s_core.names import AUTO, METHODS, OBJECTIVES
 
 from .. import jobs
 from ..config import PRESETS, TrainConfig, with_preset
-from ..estimate import Estimate, estimate, size
+from ..estimate import Estimate, estimate
 from ..models import PATHS
 from . import PanelHost, fields, markup
 from .compat import on
