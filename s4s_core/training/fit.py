@@ -55,6 +55,7 @@ from .state import (
     exclusive,
     is_from_version_0_1,
     label_of,
+    pairs_folder,
     save_state,
 )
 from .task import CHOICE, SEARCH, TEACHER, Callback, Event, Meter, Task, check_model
@@ -275,7 +276,7 @@ class Run:
     @property
     def _own_cache(self) -> Path | None:
         """The folder of the teacher's results beside the state."""
-        return None if self.path is None else Path(f"{self.path}.pairs")
+        return None if self.path is None else pairs_folder(self.path)
 
     @property
     def _digest(self) -> str:
@@ -286,8 +287,11 @@ class Run:
             self.callback(event)
 
     def _report_drawn(self, before: int, drawn: int, count: int) -> None:
-        """Tell the listener how many pairs are drawn."""
+        """Save how many pairs are drawn, and tell the listener."""
         drawn, total = drawn + count, sum(self.settings.sizes)
+        if drawn > (self.state.drawn or 0):
+            self.state.drawn = drawn
+            self.save()
         table = self.teacher if isinstance(self.teacher, SolverTable) else None
         calls = max(before + self.plan.teacher_nfe * drawn, self.meter.calls)
         self._report(

@@ -6,11 +6,12 @@ An inclusive budget pays for all of it: training gets what the other stages leav
 
 from ..candidates import AUTO_SCHEDULES, AUTO_SOLVERS, SEARCH_PAIRS, search_runs
 from ..errors import TrainingError
-from ..names import AUTO, FURTHER_SHARE
+from ..names import AUTO, FURTHER_SHARE, further_calls
 from ..schedules.gits import CALLS as GITS_CALLS
-from ..teacher import Teacher, choice_calls
+from ..teacher import TEACHERS, Teacher, choice_calls
 from .method import find_method
 from .settings import Settings
+from .state import NfeState, RunState
 from .task import CHECK_CALLS, CHOICE, SCORING, SEARCH, TEACHER, Event
 
 LARGE_BUDGET = 20_000
@@ -74,7 +75,7 @@ class CallPlan:
         if self.settings.inclusive:
             first = nfe == self.order[0]
             spent = self.choice + self.pairs
-            limit = limit - spent if first else round(FURTHER_SHARE * limit)
+            limit = limit - spent if first else further_calls(limit)
             limit -= self.search[nfe] + self.scoring[nfe]
         return min(limit, wanted)
 
@@ -105,15 +106,40 @@ class CallPlan:
 
     def share(self, event: Event) -> float:
         """Return the share of all calls done at an event, 0 to 1."""
-        calls = float(self.setup)
-        if event.phase in (CHOICE, TEACHER):
-            drawing = event.phase == TEACHER
-            calls += self.choice + event.done * self.pairs if drawing else event.done * self.choice
-            return calls / self.total
-        assert event.nfe is not None
+        return self._share(event.phase, event.nfe, event.done)
+
+    def saved_share(self, state: RunState) -> float:
+        """Return the share of all calls that a saved run has done, 0 to 1."""
+        begun = [nfe for nfe in self.order if str(nfe) in state.nfes]
+        if begun:
+            phase, done = self._reached(begun[-1], state.nfes[str(begun[-1])], state.calls or 0)
+            return self._share(phase, begun[-1], done)
+        if state.drawn:
+            return self._share(TEACHER, None, state.drawn / sum(self.settings.sizes))
+        return self._share(CHOICE, None, len(state.movements) / len(TEACHERS))
+
+    def _reached(self, nfe: int, state: NfeState, calls: int) -> tuple[str, float]:
+        """Return the phase of a saved NFE, and the share of the phase that is done."""
+        if state.scores is not None:
+            return SCORING, 1.0
+        if state.marks:
+            return SCORING, len(state.marks) / self._scored()
+        if state.first_calls is not None:
+            return self.method.name, (calls - state.first_calls) / max(1, self.training[nfe])
+        if state.ranked is not None:
+            return SEARCH, 1.0
+        runs = sum(map(len, (state.raced or {}).values()))
+        return SEARCH, nfe * runs / max(1, self.search[nfe])
+
+    def _share(self, phase: str, nfe: int | None, done: float) -> float:
+        done = min(1.0, done)
+        if nfe is None:
+            drawing = phase == TEACHER
+            calls = self.choice + done * self.pairs if drawing else done * self.choice
+            return (self.setup + calls) / self.total
         stages = [self.search, self.training, self.scoring]
-        stage = {SEARCH: 0, SCORING: 2}.get(event.phase, 1)
-        before = self.order[: self.order.index(event.nfe)]
+        stage = {SEARCH: 0, SCORING: 2}.get(phase, 1)
+        before = self.order[: self.order.index(nfe)]
         calls = self._teacher + sum(part[n] for part in stages for n in before)
-        calls += sum(part[event.nfe] for part in stages[:stage])
-        return min(1.0, (calls + event.done * stages[stage][event.nfe]) / self.total)
+        calls += sum(part[nfe] for part in stages[:stage])
+        return min(1.0, (calls + done * stages[stage][nfe]) / self.total)
