@@ -26,6 +26,8 @@ from .config import TrainConfig, rooted, to_toml
 if TYPE_CHECKING:
     from s4s_core.training.plan import CallPlan
 
+    from .models.contract import TrainerModel
+
 ROOM = 64 << 20
 """Bytes of disk space that a job needs besides the teacher's results."""
 
@@ -41,12 +43,7 @@ def run(args: Namespace) -> int:
     from .arguments import config_from_args
 
     result = measure(config_from_args(args))
-    if args.json:
-        print(json.dumps(result.plain()))
-        return 0
-    print(f"{result.sentence} Device: {result.device}.")
-    for warning in result.warnings:
-        print(warning)
+    print(json.dumps(result.plain()) if args.json else result.text)
     return 0
 
 
@@ -59,6 +56,11 @@ class Estimate(RunEstimate):
 
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "warnings": list(self.warnings)}
+
+    @property
+    def text(self) -> str:
+        """A line for the terminal, and one for each warning."""
+        return "\n".join([f"{self.sentence} Device: {self.device}.", *self.warnings])
 
 
 def estimate(config: TrainConfig, seconds: float = 900) -> Estimate:
@@ -100,17 +102,23 @@ def check_disk(config: TrainConfig, shape: tuple[int, ...] = ()) -> None:
 
 def measure(config: TrainConfig) -> Estimate:
     """Estimate a config by a few model calls in this process."""
+    from .models import open_model
+
+    check_disk(config)
+    model = open_model(config.model)
+    check_disk(config, model.shape)
+    return measure_model(config, model)
+
+
+def measure_model(config: TrainConfig, model: "TrainerModel") -> Estimate:
+    """Estimate a config by a few calls of its model."""
     import torch
 
     from s4s_core.objectives import chosen_objective, objective
 
     from .memory import Peak
-    from .models import open_model
     from .training import call_plan, decoder_for
 
-    check_disk(config)
-    model = open_model(config.model)
-    check_disk(config, model.shape)
     name = chosen_objective(config.objective, model.shape)
     settings = config.settings()
     peak = Peak(torch.device(getattr(model, "device", "cpu")))
