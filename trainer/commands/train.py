@@ -113,7 +113,7 @@ def _train(
 
 
 def _percent(share: float) -> str:
-    return f"{int(100 * share)} %"
+    return f"{100 * share:.0f} %"
 
 
 def _callback(

@@ -123,7 +123,10 @@ def _run_fields() -> dict[str, Any]:
         info="auto, or solver:order:schedule:calls such as unipc-bh2:3:logsnr:20.",
     )
     budget = gr.Number(
-        0, precision=0, label="Budget", info="Model calls per step count. 0: set by effort."
+        0,
+        precision=0,
+        label="Budget",
+        info="All model calls for the first step count. 0: set by effort.",
     )
     seed = gr.Number(
         0, precision=0, label="Seed", info="The same seed and settings give the same solver."
