@@ -45,6 +45,7 @@ from ..s4s_core.teacher import Pairs, draw_noise
 from ..s4s_core.training.fit import STATE_VERSION, Result, fit
 from ..s4s_core.training.plan import CallPlan, plan_of
 from ..s4s_core.training.settings import Settings
+from ..s4s_core.training.state import RunState
 from ..s4s_core.training.task import SEARCH, TEACHER, Event
 from . import notices
 from .session import HostTeacher, SessionModel, make_teacher, run_in_session
@@ -161,6 +162,7 @@ class TrainingRun:
         with Lock(folder / LOCK) as lock:
             lock.take()
             remove_abandoned(home)
+            reporter.go_on(folder / STATE)
             result = fit(
                 model,
                 self.nfes,
@@ -326,6 +328,12 @@ class ProgressReporter:
         assert self.estimate is not None
         took = duration(self.time_left.spent)
         return f"{self.estimate.sentence} It came to {result.calls:,} calls; this run took {took}."
+
+    def go_on(self, state: Path) -> None:
+        """Begin with what a saved run has done, if there is one."""
+        saved = RunState.read(state)
+        if saved is not None:
+            self.time_left.share = self.plan.saved_share(saved)
 
     def __call__(self, event: Event) -> None:
         seconds = self.time_left.update(self.plan.share(event))

@@ -232,7 +232,8 @@ class Run:
 
         def report(count: int) -> None:
             self.save()
-            self._report(Event(CHOICE, None, count, len(TEACHERS), done=count / len(TEACHERS)))
+            done, calls = count / len(TEACHERS), count * self.plan.choice // len(TEACHERS)
+            self._report(Event(CHOICE, None, count, len(TEACHERS), calls=calls, done=done))
 
         nfe, ending = self._teacher, self.settings.ending
         return choose_teacher(self.model, nfe, ending, self._unmetered, batch, known, report)
