@@ -27,7 +27,8 @@ class RunProgress:
     """
 
     def __init__(self, plan: CallPlan, seconds: float = 0.0, share: float = 0.0) -> None:
-        self.plan, self.before, self.time_left = plan, seconds, TimeLeft(share=share)
+        self.plan, self.before, self.time_left = plan, seconds, TimeLeft()
+        self.time_left.share = share
 
     def line(self, event: Event) -> dict[str, Any]:
         """Return an event as a line of metrics.jsonl."""

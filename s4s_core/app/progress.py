@@ -17,17 +17,15 @@ class TimeLeft:
     """Estimates the seconds left from the share of the work done, as a run reports it.
 
     The clock starts with the first share: what came before it, in an earlier process or in this
-    one, does not count. share: what an earlier process has done.
+    one, does not count.
     """
 
-    def __init__(
-        self, clock: Clock = time.monotonic, least: float = 0.005, share: float = 0.0
-    ) -> None:
+    def __init__(self, clock: Clock = time.monotonic, least: float = 0.005) -> None:
         self._clock, self._least = clock, least
         self._began = clock()
         self._first: tuple[float, float] | None = None  # the first share, and when it came
-        self.share = share
-        """The greatest share seen, 0 to 1: progress never moves back."""
+        self.share = 0.0
+        """The greatest share seen, 0 to 1: progress never moves back. Set it to go on."""
 
     @property
     def spent(self) -> float:

@@ -190,7 +190,7 @@ def test_only_the_summary_is_printed_to_stdout(capsys, monkeypatch, folder):
     code, out, err = train_here(capsys, monkeypatch, *model(), *SMALL, "--json")
     summary = json.loads(out)
     assert code == 0 and summary["calls"] <= 4000 and set(summary["errors"]) == {"3", "4"}
-    assert err.startswith("At most ") and "4,000 model calls on cpu, a peak of about" in err
+    assert err.startswith("At most 4,000 model calls: about ") and "Device: cpu." in err
 
 
 def test_a_saved_run_is_as_far_as_its_last_event(folder):
