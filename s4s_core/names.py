@@ -89,7 +89,7 @@ FURTHER_SHARE = 0.6
 
 def further_calls(budget: int) -> int:
     """Return the model calls of each further NFE, given those of the first."""
-    return round(FURTHER_SHARE * budget)
+    return int(FURTHER_SHARE * budget)
 
 
 def effort_text(effort: str) -> str:

@@ -95,7 +95,7 @@ def choose_teacher(
     Under guidance the highest order is not the nearest to the exact solution, so it is measured,
     on two runs from noise of its own. Results that are not finite lose.
 
-    known: what was measured before; it is added to. progress(n) is called after n solvers.
+    known: what was measured before; it is added to. progress(n) is called when the nth solver is.
     """
     x, cond = draw_noise(model, CHOICE_PAIRS, _CHOICE_SEED)
     pairs = Pairs(x, cond, x)
@@ -114,8 +114,8 @@ def choose_teacher(
         name = "{} {}".format(*solver)
         if name not in known:
             known[name] = movement(solver)
-        if progress is not None:
-            progress(count)
+            if progress is not None:
+                progress(count)
     return min(TEACHERS, key=lambda solver: known["{} {}".format(*solver)])
 
 
@@ -130,16 +130,31 @@ def draw_noise(model: Model, count: int, seed: int) -> tuple[torch.Tensor, Condi
     return x, model.conditions(count, generator)
 
 
-def _key(model: Model, teacher: Teacher, count: int, seed: int) -> str | None:
-    """Return the content key of a set of pairs; None if the model or the teacher has no identity.
+def no_pairs(model: Model) -> Pairs:
+    """Return an empty set of pairs."""
+    x = torch.zeros(0, *model.shape, device=getattr(model, "device", "cpu"))
+    return Pairs(x, None, x)
+
+
+def can_be_shared(model: Model, teacher: Teacher) -> bool:
+    """Do the model and the teacher say who they are, so that other runs may use their results?
 
     A model's `fingerprint` covers everything its results depend on: weights, guidance, prompts.
     """
-    identity = getattr(model, "fingerprint", None)
-    source = teacher.digest if isinstance(teacher, SolverTable) else getattr(teacher, "key", None)
-    if identity is None or source is None:
+    return None not in _identities(model, teacher)
+
+
+def _identities(model: Model, teacher: Teacher) -> tuple[str | None, str | None]:
+    known = teacher.digest if isinstance(teacher, SolverTable) else getattr(teacher, "key", None)
+    return getattr(model, "fingerprint", None), known
+
+
+def _key(model: Model, teacher: Teacher, count: int, seed: int) -> str | None:
+    """Return the content key of a set of pairs, if it can be shared."""
+    if not can_be_shared(model, teacher):
         return None
-    facts = [identity, source, count, seed, list(model.shape), float(model.sigma_max)]
+    names = _identities(model, teacher)
+    facts = [*names, count, seed, list(model.shape), float(model.sigma_max)]
     return hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:32]
 
 
@@ -189,14 +204,14 @@ def draw_pairs(
 
     `cache` is a folder where results are stored and reused by later runs, under `key` or else a key
     of their content. Only the results are stored: noise and conditions follow from the seed.
-    progress(n) is called after n pairs are drawn.
+    progress(n) is called after n pairs are drawn, first with those that were stored.
     """
     x, cond = draw_noise(model, count, seed)
     key = key or _key(model, teacher, count, seed)
     files = ResultFiles(cache, key) if cache and key else None
     parts = [part.to(x) for part in files.load(count)] if files else []
     drawn = sum(map(len, parts))
-    if progress is not None and drawn:
+    if progress is not None:
         progress(drawn)
     for part in Pairs(x, cond, x)[drawn:].batches(batch):
         parts.append(_render(teacher, part, denoise or model.denoise).to(x))

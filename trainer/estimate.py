@@ -117,16 +117,17 @@ def measure_model(config: TrainConfig, model: "TrainerModel") -> Estimate:
     from s4s_core.objectives import chosen_objective, objective
 
     from .memory import Peak
-    from .training import call_plan, decoder_for
+    from .training import call_plan, check_trainable, decoder_for
 
     name = chosen_objective(config.objective, model.shape)
-    settings = config.settings()
+    settings, judge = config.settings(), objective(name, decoder_for(config, model))
+    check_trainable(config, model, judge)
     peak = Peak(torch.device(getattr(model, "device", "cpu")))
     free, before = peak.room(), peak.bytes()
     trial = DryRun(
         model,
         min(settings.batch, settings.sizes.train),
-        objective(name, decoder_for(config, model)),
+        judge,
         settings.entry.needs_gradient,
     )
     memory, plan = peak.bytes(), call_plan(config)

@@ -4,7 +4,7 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,11 @@ from ..teacher import (
     TEACHERS,
     Pairs,
     Teacher,
+    can_be_shared,
     choose_teacher,
     default_teacher,
     draw_pairs,
+    no_pairs,
 )
 from . import scoring
 from .distributed import is_first
@@ -188,9 +190,27 @@ class Run:
         for nfe in self.settings.nfes:
             if self.given is not None and self.given.nfe != nfe:
                 raise TrainingError(f"init has {self.given.nfe} calls, but nfe is {nfe}.")
-            starts = self._possible_starts(nfe)
-            least = (self.method.least_calls(self.model, s, self.settings) for s in starts)
-            self.plan.check(nfe, max(least))
+        self._check_budget()
+
+    def _check_budget(self) -> None:
+        """Raise if the budget is too small for one step of training; say which one is not.
+
+        A larger budget also draws more pairs, so what it lacks changes with it.
+        """
+        starts = {nfe: self._possible_starts(nfe) for nfe in self.settings.nfes}
+        enough = self.settings
+
+        def lacking(nfe: int) -> int:
+            least = (self.method.least_calls(self.model, s, enough) for s in starts[nfe])
+            return plan_of(enough, self._teacher).lacking(nfe, max(least))
+
+        while more := max(map(lacking, starts)):
+            enough = replace(enough, budget=(enough.limit or 0) + more)
+        if enough != self.settings:
+            raise TrainingError(
+                f"A budget of {self.settings.limit:,} model calls is too small for one step of "
+                f"training: use at least {enough.limit:,}, better several times that."
+            )
 
     def _possible_starts(self, nfe: int) -> list[Start]:
         """Return starts like those that training will have, without calling the model."""
@@ -235,6 +255,7 @@ class Run:
             done, calls = count / len(TEACHERS), count * self.plan.choice // len(TEACHERS)
             self._report(Event(CHOICE, None, count, len(TEACHERS), calls=calls, done=done))
 
+        report(len(known))
         nfe, ending = self._teacher, self.settings.ending
         return choose_teacher(self.model, nfe, ending, self._unmetered, batch, known, report)
 
@@ -255,6 +276,7 @@ class Run:
             self.batcher.call(lambda batch: check_model(self.model))
         sizes, teacher = self.settings.sizes, self.teacher
         drawn, before = 0, self.plan.choice
+        shared = cache is not None and can_be_shared(self.model, teacher)
         for name, number, count in zip(_SETS, _SETS.values(), sizes, strict=True):
             draw = partial(
                 draw_pairs,
@@ -262,12 +284,11 @@ class Run:
                 teacher,
                 count,
                 self.settings.seed * _SEED_STRIDE + number,
-                cache=cache or self._own_cache,
+                cache=cache if shared else self._own_cache,
                 denoise=self._unmetered,
                 progress=partial(self._report_drawn, before, drawn),
-                key=None if cache else f"{self._digest}-{name}",
+                key=None if shared else f"{self._digest}-{name}",
             )
-            self._report_drawn(before, drawn, 0)
             self.pairs[name] = self.batcher.call(draw)
             drawn += count
         if self.state.calls is None:
@@ -327,18 +348,22 @@ class Run:
         return Result(pack, self.teacher, history, scores, self.meter.calls, log)
 
     def _train(self, nfe: int, state: NfeState, learned: Mapping[int, SolverTable]) -> SolverTable:
-        """Return the trained table of one NFE; `learned` are those of other NFEs so far."""
+        """Return the trained table of one NFE; `learned` are those of other NFEs so far.
+
+        A finished run needs no pairs.
+        """
         starts = self._starts(nfe, state, learned)
+        pairs = self.pairs or dict.fromkeys(_SETS, no_pairs(self.model))
         if state.first_calls is None:
             state.first_calls = self.meter.calls
         task = Task(
             model=self.model,
             meter=self.meter,
             objective=self.objective,
-            train=self.pairs["train"],
-            validation=self.pairs["validation"],
+            train=pairs["train"],
+            validation=pairs["validation"],
             nfe=nfe,
-            budget=None if self.settings.limit is None else self.plan.training[nfe],
+            budget=self.plan.budget(nfe),
             planned=self.plan.training[nfe],
             batcher=self.batcher,
             callback=self.callback,
@@ -347,7 +372,7 @@ class Run:
             path=self.path,
         )
         trained = self.method.run(task, starts, self.settings, state)
-        table = scoring.guard(task, self.method, self.pairs["held_out"], starts, trained, state)
+        table = scoring.guard(task, self.method, pairs["held_out"], starts, trained, state)
         self.save()
         return table
 

@@ -7,15 +7,18 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
-from learners import ALL_METHODS, changed, message_of, small, table_of, tiny_fit
+from learners import ALL_METHODS, Counted, changed, message_of, small, table_of, tiny_fit
 
 from s4s_core.atomic import SUFFIX, temporary_stem
+from s4s_core.candidates import KEPT
 from s4s_core.errors import TrainingCancelled, TrainingError
 from s4s_core.objectives import L2
 from s4s_core.solver_file import dump_solver, parse_solver
 from s4s_core.teacher import default_teacher
 from s4s_core.training import gauss_newton
+from s4s_core.training.fit import fit
 from s4s_core.training.state import read_state, save_state
+from s4s_core.training.task import CHECK_CALLS, CHOICE, SCORING, SEARCH, TEACHER
 
 SHORT = {"budget": 1000, "samples": 6, "validation": 4, "held_out": 4}
 NFES = (3, 4)
@@ -35,16 +38,23 @@ def short_fit(method, **options):
 
 
 def stopped_after_every_event(run, path):
-    """(result, events) of a run that is stopped after every event and resumed from `path`."""
-    events, result = [], None
+    """(result, events) of a run that is stopped after every event and resumed from `path`.
+
+    A run that resumes says again that its pairs are drawn. Of the many events of a search, which
+    test_evaluation has, every ninth is enough.
+    """
+    events, known, result = [], set(), None
 
     def stop(event):
-        events.append(event)
-        raise Stop
+        mark = event[:3] if event.phase == TEACHER else event[:7]
+        if mark not in known and not (event.phase == SEARCH and event.step % 9):
+            known.add(mark)
+            events.append(event)
+            raise Stop
 
     while result is None:
         with suppress(Stop):
-            result = run(state=path, callback=stop)
+            result = run(state=path, callback=stop, all_events=True)
     return result, events
 
 
@@ -65,11 +75,13 @@ def test_stopped_after_every_event(tmp_path, whole, method):
     """When it is finished, the result is read back without training."""
     path, more = tmp_path / "run.safetensors", []
     result, events = stopped_after_every_event(partial(short_fit, method), path)
-    assert len(events) >= 3 and outcome(result) == whole(method)[0]
+    phases = {event.phase for event in events}
+    assert phases > {CHOICE, TEACHER, SCORING} and (SEARCH in phases) == (method == "gauss-newton")
+    assert outcome(result) == whole(method)[0]
     for nfe in NFES:
-        best = [event.validation for event in events if event.nfe == nfe]
+        best = [e.validation for e in events if e.nfe == nfe and e.phase != SEARCH]
         assert best == sorted(best, reverse=True), "a resumed run knows the best table of all"
-    again = short_fit(method, state=path, callback=more.append)
+    again = short_fit(method, state=path, callback=more.append, all_events=True)
     assert outcome(again) == whole(method)[0] and not more
 
 
@@ -77,6 +89,7 @@ def test_stopped_after_every_event(tmp_path, whole, method):
 def test_a_run_of_several_chunks_resumes_bit_by_bit(tmp_path, monkeypatch, calls_per_start):
     """More pairs than a chunk, in a number that chunks do not divide; two starts or one."""
     monkeypatch.setattr(gauss_newton, "CALLS_PER_START", calls_per_start)
+    monkeypatch.setattr("s4s_core.training.fit.kept_classical", lambda settings: KEPT)
     sizes = {"samples": 20, "validation": 4, "held_out": 4, "budget": 6000, "starts": 2}
     run = partial(tiny_fit, small(), 5, init="auto", **sizes)
     result, events = stopped_after_every_event(run, tmp_path / "run.safetensors")
@@ -93,6 +106,78 @@ def test_cancelled_between_model_calls(tmp_path, whole, method, share):
         short_fit(method, state=path, cancelled=lambda: next(numbers) >= int(share * asked))
     message_of(error)
     assert outcome(short_fit(method, state=path)) == expected
+
+
+# --- what a stopped run has paid for is not paid again
+
+UNITS = {"budget": 1500, "samples": 10, "validation": 4, "held_out": 6, "batch": 4, "teacher": 8}
+PHASES = (CHOICE, TEACHER, SEARCH, "gauss-newton", SCORING)
+
+
+class Stops:
+    """A model, and a listener that counts its real calls until it stops a run.
+
+    at: (phase, number) of the event to stop at; late: only at the second model call after it.
+    """
+
+    def __init__(self, at=None, late=False, **attributes):
+        inner = small()
+        self.counted = Counted(inner.denoise)
+        self.model = changed(inner, denoise=self.counted, **attributes)
+        self.at, self.late, self.left = at, late, None
+        self.seen, self.saved = dict.fromkeys(PHASES, 0), 0
+
+    def listen(self, event):
+        self.saved = self.counted.calls
+        self.seen[event.phase] += 1
+        if (event.phase, self.seen[event.phase]) == self.at:
+            if not self.late:
+                raise Stop
+            self.left = 2
+
+    def cancelled(self):
+        if self.left is not None:
+            self.left -= 1
+        return self.left == 0
+
+    def run(self, path, cache):
+        options = UNITS | {"state": path, "cache": cache, "callback": self.listen}
+        return fit(self.model, 3, init="auto", cancelled=self.cancelled, **options)
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """(outcome, real model calls, events of each phase) of a run that nobody stops."""
+    run = Stops()
+    return outcome(run.run(None, None)), run.counted.calls, run.seen
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in the callback", "between model calls"])
+@pytest.mark.parametrize(
+    "phase, cached, fingerprint",
+    [
+        *((phase, False, None) for phase in PHASES),
+        *((phase, True, None) for phase in (TEACHER, "gauss-newton")),
+        *((TEACHER, cached, "known") for cached in (True, False)),
+        (SEARCH, True, "known"),
+    ],
+)
+def test_no_finished_unit_is_paid_twice(tmp_path, undisturbed, phase, cached, fingerprint, late):
+    """A unit is a measured teacher, a batch of pairs, a run of a solver on some pairs of a round,
+    an iteration, or a scored table. A run that is stopped in the middle of one repeats just that.
+    """
+    expected, calls, events = undisturbed
+    path, cache = tmp_path / "run", tmp_path / "cache" if cached else None
+    first = Stops((phase, events[phase] // 2 + 1), late, fingerprint=fingerprint)
+    with pytest.raises((Stop, TrainingCancelled)):
+        first.run(path, cache)
+    second = Stops(fingerprint=fingerprint)
+    assert outcome(second.run(path, cache)) == expected
+    assert (first.counted.calls > first.saved) == late
+    again = CHECK_CALLS if phase in (CHOICE, TEACHER) else 0  # of a run that has no pairs yet
+    assert first.saved + second.counted.calls == calls + again
+    left = {file.name for file in tmp_path.iterdir()}
+    assert left == {"run", "run.lock"} | ({"cache"} if cached and fingerprint else set())
 
 
 def test_a_run_of_an_older_version_with_a_removed_option_resumes(tmp_path):

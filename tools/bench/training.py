@@ -108,7 +108,7 @@ class Bench:
         def record(event: Any) -> None:
             if event.nfe is not None and event.loss is not None:
                 tables.append((event.calls, event.table))
-                losses.append(event.loss)
+                losses.extend([] if event.loss is None else [event.loss])
 
         sizes = {"samples": 64, "validation": 32, "held_out": 32, "inclusive": False}
         settings = {"seed": self.seed, "budget": self.budget, "batch": 64, **sizes, **options}
