@@ -2,7 +2,7 @@
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -12,16 +12,9 @@ from typing import Any
 from ..atomic import StrPath
 from ..candidates import (
     AUTO_SCHEDULES,
-    SEARCH_PAIRS,
-    SEARCH_ROUNDS,
-    Candidate,
-    R,
-    Racer,
     candidates,
     like_named_solver,
-    mean_error,
     named_solver,
-    rank,
 )
 from ..errors import ObjectiveError, TrainingError
 from ..model import Model
@@ -45,8 +38,9 @@ from ..teacher import (
 from . import scoring
 from .distributed import is_first
 from .memory import Batcher, explain_out_of_memory
-from .method import GivenStart, Start, find_method, neighbour_start
-from .plan import kept_classical, plan_of
+from .method import GivenStart, Start, find_method
+from .plan import plan_of
+from .search import Search
 from .settings import VERSION_0_1, Settings
 from .state import (
     STATE_VERSION,
@@ -56,11 +50,10 @@ from .state import (
     compared,
     exclusive,
     is_from_version_0_1,
-    label_of,
     pairs_folder,
     save_state,
 )
-from .task import CHOICE, SEARCH, TEACHER, Callback, Event, Meter, Task, check_model
+from .task import CHOICE, TEACHER, Callback, Event, Meter, Task, check_model
 
 # Training, validation and held-out pairs never share noise: each set has its own seed.
 _SETS = {"train": 1, "validation": 2, "held_out": 3}
@@ -377,77 +370,26 @@ class Run:
         return table
 
     def _starts(self, nfe: int, state: NfeState, learned: Mapping[int, SolverTable]) -> list[Start]:
-        """Return the tables to start from: classical ones, best first, then learned nodes.
-
-        A search is made once and saved.
-        """
+        """Return the tables to start from, best first."""
         init, ending = self.settings.init, self.settings.ending
         if self.given is not None:
             return [GivenStart(self.given)]
         if init != AUTO:
             options = {"costs": self._costs()} if init.endswith(":gits") else {}
             return [named_solver(self.model, init, nfe, ending, **options)]
-        classical = candidates(self.model, nfe, ending)
-        if state.ranked is None:
-            self._search(nfe, state, classical, learned)
-        labels = [label_of(entry) for entry in state.ranked or []]
-        chosen = {each.label: each for each in classical if each.label in labels}
-        best = chosen[next(label for label in labels if label in chosen)]
-        near = {each.label: each for each in self._neighbours(nfe, best, learned)}
-        return [chosen.get(label) or near[label] for label in labels]
-
-    def _search(
-        self,
-        nfe: int,
-        state: NfeState,
-        classical: list[Candidate],
-        learned: Mapping[int, SolverTable],
-    ) -> None:
-        """Rank the classical solvers, and then the learned nodes with the best one's weights.
-
-        The mean error of a pair decides: like the loss that is trained, it is not dominated by the
-        few pairs that end in another picture. What is measured is saved.
-        """
-        raced = state.raced = {} if state.raced is None else state.raced
-        before = self.meter.calls - nfe * sum(map(len, raced.values()))
-        planned = self.plan.search[nfe] // nfe
-
-        def report(count: int, best: Racer) -> None:
-            self.meter.calls = calls = before + nfe * count  # a batch may have run out of memory
-            self.save()
-            done = min(1.0, count / planned)
-            self._report(
-                Event(SEARCH, nfe, count, planned, calls=calls, done=done, table=best.table)
-            )
-
-        def race(racers: Sequence[R], rounds: Sequence[tuple[int, int]]) -> list[tuple[float, R]]:
-            pairs = self.pairs["train"][:SEARCH_PAIRS]
-
-            def run(batch: int) -> list[tuple[float, R]]:
-                return rank(self.meter, racers, pairs, batch, rounds, mean_error, raced, report)
-
-            return self.batcher.call(run)
-
-        best = race(classical, SEARCH_ROUNDS)[: kept_classical(self.settings)]
-        near = self._neighbours(nfe, best[0][1], learned)
-        ranked: list[tuple[float, Start]] = [*best, *(race(near, ()) if near else [])]
-        state.ranked = [start.label for _, start in sorted(ranked, key=lambda each: each[0])]
-        state.raced = None
-        self.save()
-
-    def _neighbours(
-        self, nfe: int, solver: Candidate, learned: Mapping[int, SolverTable]
-    ) -> list[GivenStart]:
-        """Return starts with the learned nodes of the nearest NFE below and above."""
-        if not self.settings.neighbours:
-            return []
-        below = max((n for n in learned if n < nfe), default=None)
-        above = min((n for n in learned if n > nfe), default=None)
-        return [
-            neighbour_start(self.model, learned[n], solver, nfe)
-            for n in (below, above)
-            if n is not None
-        ]
+        search = Search(
+            model=self.model,
+            settings=self.settings,
+            meter=self.meter,
+            batcher=self.batcher,
+            nfe=nfe,
+            planned=self.plan.search[nfe],
+            pairs=self.pairs.get("train") or no_pairs(self.model),
+            learned=learned,
+            save=self.save,
+            report=self._report,
+        )
+        return search.starts(state)
 
     def _costs(self) -> Costs:
         """Return the costs that the schedule gits needs; measured once and saved."""
@@ -461,8 +403,8 @@ class Run:
 
 
 def _training_facts(settings: Settings, objective: Objective, calls: int) -> dict[str, Any]:
-    facts = {key: getattr(settings, key) for key in ("method", "seed", "samples", "init")}
-    return facts | {"objective": objective.name, "calls": calls}
+    facts = {key: getattr(settings, key) for key in ("method", "seed", "init")}
+    return facts | {"samples": settings.sizes.train, "objective": objective.name, "calls": calls}
 
 
 def _teacher_facts(model: Model, teacher: Teacher) -> dict[str, Any]:

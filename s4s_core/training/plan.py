@@ -11,16 +11,10 @@ from ..names import AUTO, FURTHER_SHARE, further_calls
 from ..schedules.gits import CALLS as GITS_CALLS
 from ..teacher import TEACHERS, Teacher, choice_calls
 from .method import find_method
+from .search import kept_classical
 from .settings import Settings
 from .state import NfeState, RunState
 from .task import CHECK_CALLS, CHOICE, SCORING, SEARCH, TEACHER, Event
-
-LARGE_BUDGET = 20_000
-
-
-def kept_classical(settings: Settings) -> int:
-    """Return how many classical solvers of a search may be started from, and are scored."""
-    return 3 if (settings.limit or 0) >= LARGE_BUDGET else 2
 
 
 def plan_of(settings: Settings, teacher: Teacher | int) -> "CallPlan":

@@ -202,7 +202,7 @@ def test_training_that_loses_to_any_classical_start_returns_the_best_of_them(mon
         return [(-error, start) for error, start in rank(*given)[::-1]]
 
     monkeypatch.setattr(gauss_newton, "refine", nothing)
-    monkeypatch.setattr("s4s_core.training.fit.rank", worst_first)
+    monkeypatch.setattr("s4s_core.training.search.rank", worst_first)
     for _ in range(2):
         result = tiny_fit(model, init="auto", starts=1, state=path)
         scores = result.scores["4"]
