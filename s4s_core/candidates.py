@@ -134,7 +134,7 @@ def rank(
     left, best = list(racers), racers[0]
 
     def key(racer: R) -> float:
-        found = score(known[racer.label])
+        found = score(known[racer.label][:end])  # an interrupted race may have measured more
         return found if found == found else float("inf")  # NaN comes last
 
     for end, keep in (*rounds, (len(pairs), len(racers))):
