@@ -281,24 +281,16 @@ def refine(task: Task, parameters: Parameters, state: Iterate, iterations: int) 
         state.update(_begin(task, parameters))
     task.scale = state.get("scale", task.scale)
     while state["iteration"] < iterations and not state["done"]:
-        if task.exceeds_budget(_cost(task, parameters, state)):
-            state.update(_validated(task, parameters, state), done=True)
-        else:
-            state.update(_guarded(task, parameters, state))
-        if state["iteration"] == iterations:
-            state.update(_validated(task, parameters, state))
+        state.update(_guarded(task, parameters, state, iterations))
         loss, best = state["loss"] ** 0.5, state["validation"] ** 0.5
         table = parameters.at(state["best"])
         task.report("gauss-newton", state["iteration"], iterations, loss, best, table)
 
 
-def _guarded(task: Task, parameters: Parameters, state: Iterate) -> Iterate:
-    """Make one iteration; if a loss is not finite, go back to the best theta with more damping."""
+def _guarded(task: Task, parameters: Parameters, state: Iterate, iterations: int) -> Iterate:
+    """Make one step; if a loss is not finite, go back to the best theta with more damping."""
     try:
-        moved = state | _iterate(task, parameters, state)
-        if moved["iteration"] % VALIDATE_EVERY == 0:
-            moved |= _validated(task, parameters, moved)
-        return moved
+        return _step(task, parameters, state, iterations)
     except NotFinite:
         if state["failures"] == MAX_FAILURES:
             step = f"iteration {state['iteration']}"
@@ -309,6 +301,16 @@ def _guarded(task: Task, parameters: Parameters, state: Iterate) -> Iterate:
             "failures": state["failures"] + 1,
             "seen": True,
         }
+
+
+def _step(task: Task, parameters: Parameters, state: Iterate, iterations: int) -> Iterate:
+    """Make one iteration, validated when that is due; or the end if the budget allows none."""
+    if task.exceeds_budget(_cost(task, parameters, state)):
+        return _validated(task, parameters, state) | {"done": True}
+    moved = state | _iterate(task, parameters, state)
+    if moved["iteration"] % VALIDATE_EVERY == 0 or moved["iteration"] == iterations:
+        moved |= _validated(task, parameters, moved)
+    return moved
 
 
 def _begin(task: Task, parameters: Parameters) -> Iterate:
