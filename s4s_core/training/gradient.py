@@ -67,7 +67,9 @@ class GradientMethod(Method):
         return self.phases
 
     def planned_calls(self, settings: Settings, nfe: int) -> int:
-        return len(self.phases) * settings.epochs * _epoch(settings, nfe)
+        """All epochs, with the validation before them."""
+        epochs = len(self.phases) * settings.epochs
+        return epochs * _epoch(settings, nfe) + nfe * settings.sizes.validation
 
     def least_calls(self, model: Model, start: Start, settings: Settings) -> int:
         """One epoch, with the validation before it."""
