@@ -95,7 +95,7 @@ def choose_teacher(
     Under guidance the highest order is not the nearest to the exact solution, so it is measured,
     on two runs from noise of its own. Results that are not finite lose.
 
-    known: what was measured before; it is added to. progress(n) is called after n solvers.
+    known: what was measured before; it is added to. progress(n) is called when the nth solver is.
     """
     x, cond = draw_noise(model, CHOICE_PAIRS, _CHOICE_SEED)
     pairs = Pairs(x, cond, x)
@@ -114,8 +114,8 @@ def choose_teacher(
         name = "{} {}".format(*solver)
         if name not in known:
             known[name] = movement(solver)
-        if progress is not None:
-            progress(count)
+            if progress is not None:
+                progress(count)
     return min(TEACHERS, key=lambda solver: known["{} {}".format(*solver)])
 
 
