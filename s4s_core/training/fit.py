@@ -4,7 +4,7 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -186,9 +186,27 @@ class Run:
         for nfe in self.settings.nfes:
             if self.given is not None and self.given.nfe != nfe:
                 raise TrainingError(f"init has {self.given.nfe} calls, but nfe is {nfe}.")
-            starts = self._possible_starts(nfe)
-            least = (self.method.least_calls(self.model, s, self.settings) for s in starts)
-            self.plan.check(nfe, max(least))
+        self._check_budget()
+
+    def _check_budget(self) -> None:
+        """Raise if the budget is too small for one step of training; say which one is not.
+
+        A larger budget also draws more pairs, so what it lacks changes with it.
+        """
+        starts = {nfe: self._possible_starts(nfe) for nfe in self.settings.nfes}
+        enough = self.settings
+
+        def lacking(nfe: int) -> int:
+            least = (self.method.least_calls(self.model, s, enough) for s in starts[nfe])
+            return plan_of(enough, self._teacher).lacking(nfe, max(least))
+
+        while more := max(map(lacking, starts)):
+            enough = replace(enough, budget=(enough.limit or 0) + more)
+        if enough != self.settings:
+            raise TrainingError(
+                f"A budget of {self.settings.limit:,} model calls is too small for one step of "
+                f"training: use at least {enough.limit:,}, better several times that."
+            )
 
     def _possible_starts(self, nfe: int) -> list[Start]:
         """Return starts like those that training will have, without calling the model."""

@@ -4,8 +4,9 @@ A run chooses its teacher, draws pairs, and then, for each NFE, searches a start
 An inclusive budget pays for all of it: training gets what the other stages leave.
 """
 
+import math
+
 from ..candidates import AUTO_SCHEDULES, AUTO_SOLVERS, SEARCH_PAIRS, search_runs
-from ..errors import TrainingError
 from ..names import AUTO, FURTHER_SHARE
 from ..schedules.gits import CALLS as GITS_CALLS
 from ..teacher import Teacher, choice_calls
@@ -66,27 +67,25 @@ class CallPlan:
         return GITS_CALLS if init.endswith(":gits") and nfe == self.order[0] else 0
 
     def _training(self, nfe: int) -> int:
-        """Return what is left of the budget for training, or what the method wants."""
-        limit, wanted = self.settings.limit, self.method.planned_calls(self.settings, nfe)
-        if limit is None:
-            return wanted
-        if self.settings.inclusive:
-            first = nfe == self.order[0]
-            spent = self.choice + self.pairs
-            limit = limit - spent if first else round(FURTHER_SHARE * limit)
-            limit -= self.search[nfe] + self.scoring[nfe]
-        return min(limit, wanted)
+        """Return what the method wants, if the budget allows it."""
+        budget, wanted = self.budget(nfe), self.method.planned_calls(self.settings, nfe)
+        return wanted if budget is None else min(budget, wanted)
 
-    def check(self, nfe: int, least: int) -> None:
-        """Raise TrainingError if training gets less than `least` calls, those of one step."""
-        lacking, settings = least - self.training[nfe], self.settings
-        if lacking > 0 and settings.limit is not None:
-            first = nfe == self.order[0] or not settings.inclusive
-            needed = settings.limit + round(lacking / (1 if first else FURTHER_SHARE)) + 1
-            raise TrainingError(
-                f"A budget of {settings.limit:,} model calls is too small for one step of training "
-                f"at {nfe} NFE: use at least {needed:,}, better several times that."
-            )
+    def budget(self, nfe: int) -> int | None:
+        """Return what is left of the budget for training; None if there is no limit."""
+        limit = self.settings.limit
+        if limit is None or not self.settings.inclusive:
+            return limit
+        first = nfe == self.order[0]
+        share = limit - self.choice - self.pairs if first else int(FURTHER_SHARE * limit)
+        return share - self.search[nfe] - self.scoring[nfe]
+
+    def lacking(self, nfe: int, least: int) -> int:
+        """Return by how much the budget should grow for training to get `least` calls."""
+        if self.settings.limit is None:
+            return 0
+        first = nfe == self.order[0] or not self.settings.inclusive
+        return max(0, math.ceil((least - self.training[nfe]) / (1 if first else FURTHER_SHARE)))
 
     @property
     def total(self) -> int:
