@@ -103,11 +103,11 @@ class CallPlan:
 
     def share(self, event: Event) -> float:
         """Return the share of all calls done at an event, 0 to 1."""
-        calls = float(self.setup)
-        if event.phase in (CHOICE, TEACHER):
-            drawing = event.phase == TEACHER
-            calls += self.choice + event.done * self.pairs if drawing else event.done * self.choice
-            return calls / self.total
+        if event.phase == CHOICE:
+            return (self.setup + event.done * self.choice) / self.total
+        if event.phase == TEACHER:  # a run that resumes reads the pairs, and has made more calls
+            calls = max(self.choice + event.done * self.pairs, event.calls)
+            return (self.setup + calls) / self.total
         assert event.nfe is not None
         stages = [self.search, self.training, self.scoring]
         stage = {SEARCH: 0, SCORING: 2}.get(event.phase, 1)
