@@ -130,16 +130,31 @@ def draw_noise(model: Model, count: int, seed: int) -> tuple[torch.Tensor, Condi
     return x, model.conditions(count, generator)
 
 
-def _key(model: Model, teacher: Teacher, count: int, seed: int) -> str | None:
-    """Return the content key of a set of pairs; None if the model or the teacher has no identity.
+def no_pairs(model: Model) -> Pairs:
+    """Return an empty set of pairs."""
+    x = torch.zeros(0, *model.shape, device=getattr(model, "device", "cpu"))
+    return Pairs(x, None, x)
+
+
+def can_be_shared(model: Model, teacher: Teacher) -> bool:
+    """Do the model and the teacher say who they are, so that other runs may use their results?
 
     A model's `fingerprint` covers everything its results depend on: weights, guidance, prompts.
     """
-    identity = getattr(model, "fingerprint", None)
-    source = teacher.digest if isinstance(teacher, SolverTable) else getattr(teacher, "key", None)
-    if identity is None or source is None:
+    return None not in _identities(model, teacher)
+
+
+def _identities(model: Model, teacher: Teacher) -> tuple[str | None, str | None]:
+    known = teacher.digest if isinstance(teacher, SolverTable) else getattr(teacher, "key", None)
+    return getattr(model, "fingerprint", None), known
+
+
+def _key(model: Model, teacher: Teacher, count: int, seed: int) -> str | None:
+    """Return the content key of a set of pairs, if it can be shared."""
+    if not can_be_shared(model, teacher):
         return None
-    facts = [identity, source, count, seed, list(model.shape), float(model.sigma_max)]
+    names = _identities(model, teacher)
+    facts = [*names, count, seed, list(model.shape), float(model.sigma_max)]
     return hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:32]
 
 

@@ -36,9 +36,11 @@ from ..teacher import (
     TEACHERS,
     Pairs,
     Teacher,
+    can_be_shared,
     choose_teacher,
     default_teacher,
     draw_pairs,
+    no_pairs,
 )
 from . import scoring
 from .distributed import is_first
@@ -268,6 +270,7 @@ class Run:
         """Choose the teacher, draw its pairs, and check the model if the run is new."""
         sizes, teacher = self.settings.sizes, self.teacher
         drawn, before = 0, self.plan.choice
+        shared = cache is not None and can_be_shared(self.model, teacher)
         for name, number, count in zip(_SETS, _SETS.values(), sizes, strict=True):
             draw = partial(
                 draw_pairs,
@@ -275,10 +278,10 @@ class Run:
                 teacher,
                 count,
                 self.settings.seed * _SEED_STRIDE + number,
-                cache=cache or self._own_cache,
+                cache=cache if shared else self._own_cache,
                 denoise=self._unmetered,
                 progress=partial(self._report_drawn, before, drawn),
-                key=None if cache else f"{self._digest}-{name}",
+                key=None if shared else f"{self._digest}-{name}",
             )
             self._report_drawn(before, drawn, 0)
             self.pairs[name] = self.batcher.call(draw)
@@ -338,18 +341,22 @@ class Run:
         return Result(pack, self.teacher, history, scores, self.meter.calls, log)
 
     def _train(self, nfe: int, state: NfeState, learned: Mapping[int, SolverTable]) -> SolverTable:
-        """Return the trained table of one NFE; `learned` are those of other NFEs so far."""
+        """Return the trained table of one NFE; `learned` are those of other NFEs so far.
+
+        A finished run needs no pairs.
+        """
         starts = self._starts(nfe, state, learned)
+        pairs = self.pairs or dict.fromkeys(_SETS, no_pairs(self.model))
         if state.first_calls is None:
             state.first_calls = self.meter.calls
         task = Task(
             model=self.model,
             meter=self.meter,
             objective=self.objective,
-            train=self.pairs["train"],
-            validation=self.pairs["validation"],
+            train=pairs["train"],
+            validation=pairs["validation"],
             nfe=nfe,
-            budget=None if self.settings.limit is None else self.plan.training[nfe],
+            budget=self.plan.budget(nfe),
             planned=self.plan.training[nfe],
             batcher=self.batcher,
             callback=self.callback,
@@ -358,7 +365,7 @@ class Run:
             path=self.path,
         )
         trained = self.method.run(task, starts, self.settings, state)
-        table = scoring.guard(task, self.method, self.pairs["held_out"], starts, trained, state)
+        table = scoring.guard(task, self.method, pairs["held_out"], starts, trained, state)
         self.save()
         return table
 
