@@ -106,6 +106,7 @@ class GradientMethod(Method):
             rematerialise=settings.rematerialise,
             autocast=settings.autocast,
         )
+        task.keep_best(saved["validation"], descent.table(saved["best"]))
         descent.run()
         state.history = saved["history"]
         return start, descent.table(saved["best"])

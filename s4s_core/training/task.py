@@ -218,8 +218,8 @@ class Task:
             self.save()
         if self.callback is not None:
             calls, (error, best) = self.meter.calls, self.best
-            done = step / total
-            self.callback(Event(SCORING, self.nfe, step, total, None, error, calls, done, best))
+            known, done = None if best is None else error, step / total
+            self.callback(Event(SCORING, self.nfe, step, total, None, known, calls, done, best))
 
     def keep_best(self, validation: float, table: SolverTable) -> None:
         """Keep a table for the listener if its validation error is the lowest so far."""
