@@ -1,6 +1,7 @@
 """Ranking of the classical solvers by their distance to the teacher."""
 
 import math
+from contextlib import suppress
 
 import pytest
 from learners import changed, small
@@ -8,11 +9,12 @@ from learners import changed, small
 from s4s_core.candidates import (
     KEPT,
     SEARCH_PAIRS,
+    SEARCH_ROUNDS,
     candidates,
+    mean_error,
     rank,
-    rank_starts,
     rmse,
-    search_calls,
+    search_runs,
 )
 from s4s_core.names import SPACES
 from s4s_core.teacher import default_teacher, draw_pairs
@@ -54,10 +56,29 @@ def test_the_search_costs_what_is_planned(space):
     model = small(space)
     pairs = draw_pairs(model, default_teacher(model, 6), SEARCH_PAIRS, 1)
     for nfe in (3, 7):
-        meter = Meter(model.denoise)
-        ranked = rank_starts(model, meter, pairs, nfe, 0.0, batch=5)
-        assert len(ranked) == KEPT and meter.calls <= search_calls(nfe)
-        assert meter.calls == search_calls(nfe) or space == "flow", "flow has fewer schedules"
+        meter, found = Meter(model.denoise), candidates(model, nfe)
+        ranked = rank(meter, found, pairs, batch=5, rounds=SEARCH_ROUNDS)
+        assert len(ranked) == KEPT and meter.calls == nfe * search_runs(len(found))
+
+
+@pytest.mark.parametrize("batch", [2, 32])
+def test_a_race_that_was_interrupted_goes_on_with_what_it_knows(pairs, batch):
+    """After every single measurement: it measures nothing twice, and the same ones win."""
+    model, known, runs, leaders = small(), {}, [], set()
+    meter, found = Meter(model.denoise), candidates(model, 4)
+
+    def stop(count, best):
+        runs.append(count)
+        leaders.add(best.label)
+        raise InterruptedError
+
+    ranked = None
+    while ranked is None:
+        with suppress(InterruptedError):
+            ranked = rank(meter, found, pairs, batch, SEARCH_ROUNDS, mean_error, known, stop)
+    whole = rank(model.denoise, found, pairs, batch, SEARCH_ROUNDS, mean_error)
+    assert ranked == whole and whole[0][1].label in leaders
+    assert runs == sorted(set(runs)) and runs[-1] == search_runs(len(found)) == meter.calls / 4
 
 
 def test_candidates_with_nan_come_last(pairs):

@@ -13,7 +13,7 @@ from s4s_core.objectives import L2
 from s4s_core.teacher import default_teacher, draw_pairs
 from s4s_core.training.fit import fit
 from s4s_core.training.memory import Batcher
-from s4s_core.training.task import Meter, Task
+from s4s_core.training.task import CHOICE, SCORING, SEARCH, TEACHER, Meter, Task
 
 METHODS = ("s4s", "s4s-alt", "joint", "ld3")
 ALL_METHODS = ("gauss-newton", *METHODS)
@@ -23,8 +23,9 @@ GRADIENT_RUNS = [(m, f, s) for m in METHODS for f in FAMILIES for s in SPACES]
 # Solver and order of each family; every one exists in both spaces.
 SOLVER = {"lms": ("ipndm", 3), "pc": ("unipc-bh2", 2), "ss": ("dpm-solver", 2)}
 
-# A run of a second or less.
-TINY = {"samples": 8, "validation": 6, "held_out": 6, "budget": 2500, "epochs": 2}
+# A run of a second or less; its budget is for training alone.
+TINY = {"samples": 8, "validation": 6, "held_out": 6, "epochs": 2}
+TINY |= {"budget": 2500, "inclusive": False}
 
 
 def small(space="ve"):
@@ -94,12 +95,12 @@ def table_of(family, space="ve", nfe=4, ending=0.0, form=None):
     return replace(table, form=form or table.form)
 
 
-def tiny_fit(model, nfe=4, method="gauss-newton", teacher_events=False, **options):
-    """fit with the smallest settings; its callback gets teacher events only if asked for."""
+def tiny_fit(model, nfe=4, method="gauss-newton", all_events=False, **options):
+    """fit with the smallest settings; its callback gets the events of training, or all."""
     options = TINY | options
-    callback = options.get("callback")
-    if callback is not None and not teacher_events:
-        options["callback"] = lambda e: None if e.phase == "teacher" else callback(e)
+    callback, others = options.get("callback"), (CHOICE, TEACHER, SEARCH, SCORING)
+    if callback is not None and not all_events:
+        options["callback"] = lambda e: None if e.phase in others else callback(e)
     return fit(model, nfe, method, **{"init": "ipndm:3:edm", **options})
 
 

@@ -1,6 +1,6 @@
 """Gauss-Newton: steps, stopping, budget and quality, with models that can only sample."""
 
-import re
+import math
 import sys
 from types import SimpleNamespace
 from urllib.error import URLError
@@ -89,10 +89,17 @@ def test_ordered_nodes_stay_ordered_however_long_the_step():
 
 def test_chunks_go_around_the_pairs_in_order():
     task = task_of(small(), samples=20)
-    rows = [gauss_newton.chunk(task.train, i).x for i in range(5)]
+    rows = [gauss_newton.chunk(task.train, 8, i).x for i in range(5)]
     assert torch.equal(torch.cat(rows), torch.cat([task.train.x] * 2))
-    few = task_of(small(), samples=3)
-    assert torch.equal(gauss_newton.chunk(few.train, 7).x, few.train.x)
+    assert torch.equal(gauss_newton.chunk(task.train, 20, 7).x, task.train.x)
+
+
+@pytest.mark.parametrize("budget", [300, 10**6, None])
+def test_a_small_budget_is_spent_on_iterations_of_fewer_pairs(budget):
+    task, state = task_of(small(), samples=20, budget=budget), {}
+    gauss_newton.refine(task, parameters_of(), state, iterations=3)
+    assert state["iteration"] == 3
+    assert (1 <= state["chunk"] < gauss_newton.CHUNK) == (budget == 300)
 
 
 def parameters_of(nfe=4, **options):
@@ -117,9 +124,11 @@ def test_the_model_of_all_chunks_is_their_faded_sum_at_the_current_point():
     parts, theta = [], torch.zeros(parameters.count, dtype=torch.float64)
     for i, state in enumerate(states):
         columns = gauss_newton.Columns(parameters, theta, state["step"])
-        normal = gauss_newton.normal_equations(task, columns, gauss_newton.chunk(task.train, i))
+        pairs = gauss_newton.chunk(task.train, state["chunk"], i)
+        normal = gauss_newton.normal_equations(task, columns, pairs)
         weights = gauss_newton.robust_weights(normal.errors, task.scale)
-        parts.append((gauss_newton.FADING ** (4 - i), theta, *normal.weighted(weights)))
+        fade = math.prod(gauss_newton.fading(k) for k in range(i + 1, 5))
+        parts.append((fade, theta, *normal.weighted(weights)))
         theta = state["theta"]
     product = sum(fade * h for fade, _, h, _ in parts)
     slope = sum(fade * (g + h @ (theta - at)) for fade, at, h, g in parts)
@@ -134,19 +143,25 @@ def test_a_rejected_step_is_kept_in_the_model_and_increases_the_damping(monkeypa
     for state in (first, second):
         assert not state["theta"].any() and len(state["history"]) == 1
     assert second["damping"] == gauss_newton.HARDER * first["damping"]
-    assert (second["product"].diagonal() > first["product"].diagonal() * 0.9).all()
-    assert second["stalls"] == 2
+    fresh = second["product"] - gauss_newton.fading(1) * first["product"]
+    assert (fresh.diagonal() > 0).all()
 
 
 def test_an_iteration_costs_what_was_planned():
+    """One that is rejected is not validated."""
     counted = Counted(small().denoise)
     task = task_of(changed(small(), denoise=counted), samples=20)
-    parameters, state = parameters_of(), {}
+    parameters, state, accepted = parameters_of(), {}, 0
     gauss_newton.refine(task, parameters, state, iterations=1)
-    before, planned = counted.calls, gauss_newton._cost(task, parameters, state)
-    gauss_newton.refine(task, parameters, state, iterations=2)
-    assert len(state["history"]) == 3, "both steps were accepted"
-    assert counted.calls - before == planned
+    for last in range(2, 8):
+        theta, before = state["theta"], counted.calls
+        planned = gauss_newton._cost(task, parameters, state)
+        gauss_newton.refine(task, parameters, state, iterations=last)
+        moved = not torch.equal(state["theta"], theta)
+        accepted += moved
+        validation = 4 * len(task.validation)
+        assert counted.calls - before == planned - (0 if moved else validation)
+    assert accepted > 1
 
 
 # --- robustness, stopping, budget
@@ -189,21 +204,6 @@ def test_training_stops_when_it_no_longer_improves():
     assert min(errors) < 0.5 * errors[0]
 
 
-def test_the_log_names_the_budget_for_one_step(tmp_path):
-    """The budget that the log names is enough for a step, and one call less is not."""
-    state = tmp_path / "run.safetensors"
-    few = {"init": "auto", "starts": 2}
-    short, again = (tiny_fit(small(), budget=300, state=state, **few) for _ in range(2))
-    (line,) = (line for line in short.log if "too small for one step" in line)
-    assert line.startswith("NFE 4: the budget of 300 model calls") and again.log == short.log
-    needed = int(re.search(r"at least ([\d,]*\d)", line)[1].replace(",", ""))
-    for budget, steps in ((needed - 1, False), (needed, True)):
-        events = []
-        result = tiny_fit(small(), budget=budget, callback=events.append, **few)
-        assert any(event.step for event in events) == steps
-        assert any("too small" in line for line in result.log) != steps
-
-
 def test_trials_that_fail_do_not_overrun_the_budget(monkeypatch):
     """Every damping proposes a bad table, and the budget is for one round of trials only."""
     monkeypatch.setattr(gauss_newton, "propose", lambda parameters, theta, *rest: theta + 0.5)
@@ -222,7 +222,7 @@ def test_trials_that_fail_do_not_overrun_the_budget(monkeypatch):
 def test_better_than_the_best_classical_solver(space, nfe, bound):
     model = large(space)
     result = fit(model, nfe)
-    fresh = draw_pairs(model, default_teacher(model), 128, seed=987_654)
+    fresh = draw_pairs(model, result.teacher, 128, seed=987_654)
     learned = rmse(model.denoise, result.pack[nfe], fresh, 128)
     best, winner = rank(model.denoise, candidates(model, nfe), fresh, 128)[0]
     assert learned <= bound * best, f"{learned:.4g} against {best:.4g} of {winner.label}"

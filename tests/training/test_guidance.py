@@ -125,8 +125,9 @@ def test_weights_sum_to_one_and_calls_stay_at_their_nodes(solver, form):
 
 def test_a_start_of_order_1_gets_a_second_weight_where_sums_are_kept():
     """Under guidance the best start is often DDIM, whose only weight could not move."""
+    sizes = {"samples": 24, "validation": 12, "held_out": 12, "budget": 5000}
     for options in ({}, {"consistent": "last"}):
-        table = tiny_fit(guided(), init="ddim:1:edm", **options).pack[4]
+        table = tiny_fit(guided(), init="ddim:1:edm", **options, **sizes).pack[4]
         assert table.order == 2 and (np.abs(table.coefficients["b"][1:, 1]) > 1e-4).all()
     assert tiny_fit(guided(), init="ddim:1:edm", consistent="free").pack[4].order == 1
     assert tiny_fit(guided(), 1, init="ddim:1:edm").pack[1].order == 1

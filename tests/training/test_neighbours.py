@@ -46,20 +46,24 @@ def test_a_neighbours_nodes_and_multipliers_are_laid_alike(space, ending, nfe):
 
 
 @pytest.mark.parametrize("neighbours", [True, False])
-def test_training_starts_from_the_nearest_learned_nodes_too(monkeypatch, neighbours):
-    distinct, seen = gauss_newton.distinct, {}
+def test_the_nearest_learned_nodes_are_among_the_starts(monkeypatch, neighbours):
+    """They stand where the search found them, among the classical solvers."""
+    distinct, seen, first = gauss_newton.distinct, {}, set()
 
     def listen(starts, count):
-        chosen = distinct(starts, count)
-        seen[chosen[0].table.nfe] = [s.schedule for s in chosen if "learned" in s.schedule]
-        return chosen
+        nfe = starts[0].table.nfe
+        seen[nfe] = {s.schedule for s in starts if "learned" in s.schedule}
+        first.update({nfe} if "learned" in starts[0].schedule else ())
+        return distinct(starts, count)
 
     monkeypatch.setattr(gauss_newton, "distinct", listen)
     sizes = {"samples": 6, "validation": 4, "held_out": 4, "budget": 800}
     result = tiny_fit(small(), (3, 4, 5, 8), init="auto", neighbours=neighbours, **sizes)
     assert result.pack.nfes == (3, 4, 5, 8)
-    near = {3: [], 8: ["learned 3"], 4: ["learned 3", "learned 8"], 5: ["learned 4", "learned 8"]}
-    assert seen == (near if neighbours else {nfe: [] for nfe in (3, 4, 5, 8)})
+    near = {3: set(), 8: {"learned 3"}}
+    near |= {4: {"learned 3", "learned 8"}, 5: {"learned 4", "learned 8"}}
+    assert seen == (near if neighbours else {nfe: set() for nfe in (3, 4, 5, 8)})
+    assert bool(first) == neighbours, "some of them are the best start"
     for scores in result.scores.values():
         assert "learned" not in scores["classical_name"]
 

@@ -19,7 +19,7 @@ from s4s_core.teacher import (
     draw_pairs,
 )
 from s4s_core.training.fit import _teacher_facts
-from s4s_core.training.task import Meter
+from s4s_core.training.task import CHOICE, TEACHER, Meter
 
 
 def test_a_teacher_may_be_a_function():
@@ -62,7 +62,7 @@ def test_the_chosen_teacher_is_nearest_to_the_exact_solution(cfg):
         return float((result - exact).square().mean())
 
     chosen = choose_teacher(model, denoise=meter)
-    assert meter.calls == choice_calls() == 4 * 3 * (20 + 40)
+    assert meter.calls == choice_calls() > 0
     assert chosen == min(TEACHERS, key=error) == ("unipc-bh2", 3 if cfg == 2 else 2)
     for batch in (1, 3):
         assert choose_teacher(model, batch=batch) == chosen
@@ -87,7 +87,7 @@ def test_the_choice_is_made_once_saved_and_named(tmp_path, monkeypatch):
 
     def stop(event):
         events.append(event)
-        if event.phase != "teacher":
+        if event.phase not in (CHOICE, TEACHER):
             raise KeyboardInterrupt
 
     run = partial(tiny_fit, model, 4, "gauss-newton", True, budget=1000)
@@ -95,7 +95,8 @@ def test_the_choice_is_made_once_saved_and_named(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run(state=path, callback=stop)
     expected = default_teacher(model, solver=("unipc-bh2", 2))
-    assert events[0].table == whole.teacher == expected and events[0].calls == choice_calls()
+    drawn = [event for event in events if event.phase == TEACHER]
+    assert drawn[0].table == whole.teacher == expected and drawn[0].calls == choice_calls()
     assert whole.pack.metadata["teacher"]["name"] == "unipc-bh2 2, edm"
     monkeypatch.setattr("s4s_core.training.fit.choose_teacher", None)
     resumed = run(state=path)
