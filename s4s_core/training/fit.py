@@ -252,6 +252,7 @@ class Run:
             self.save()
             self._report(Event(CHOICE, None, count, len(TEACHERS), done=count / len(TEACHERS)))
 
+        report(len(known))
         nfe, ending = self._teacher, self.settings.ending
         return choose_teacher(self.model, nfe, ending, self._unmetered, batch, known, report)
 
