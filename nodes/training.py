@@ -284,6 +284,8 @@ class Previews:
 
     def final(self, result: Result) -> dict[str, torch.Tensor]:
         """Return results of the teacher, the best classical solvers and the learned tables."""
+        if isinstance(result.teacher, SolverTable):
+            self.teacher = result.teacher  # a run that was finished before had no events
         tables = {}
         for nfe, table in result.pack.tables.items():
             scores = result.scores[str(nfe)]

@@ -58,6 +58,8 @@ class Gallery:
 
     def finish(self, result: Result) -> str | None:
         """Save the sheet of all NFEs; return the last one's thumbnail as a data URI, or None."""
+        if isinstance(result.teacher, SolverTable):
+            self.teacher = result.teacher  # a run that was finished before had no events
         tables = {nfe: result.pack[nfe] for nfe in result.pack.nfes}
         return self._guarded(lambda: self._save(tables, result.scores))
 
