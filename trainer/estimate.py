@@ -125,14 +125,15 @@ def measure(config: TrainConfig) -> Estimate:
     from s4s_core.objectives import chosen_objective, objective
 
     from .models import open_model
-    from .training import call_plan, decoder_for
+    from .training import call_plan, check_trainable, decoder_for
 
     check_disk(config)
     model = open_model(config.model)
     check_disk(config, model.shape)
     name = chosen_objective(config.objective, model.shape)
-    trial = DryRun(model, config, objective(name, decoder_for(config, model)))
-    plan = call_plan(config)
+    judge = objective(name, decoder_for(config, model))
+    check_trainable(config, model, judge)
+    trial, plan = DryRun(model, config, judge), call_plan(config)
     seconds = plan.total * trial.per_call + plan.judged * trial.per_result
     warnings = tuple(_warnings(trial, plan, seconds))
     return Estimate(

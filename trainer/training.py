@@ -7,11 +7,12 @@ from dataclasses import replace
 import torch
 
 from s4s_core import SolverPack, SolverTable, fit
-from s4s_core.candidates import named_solver
+from s4s_core.candidates import like_named_solver, named_solver
 from s4s_core.errors import ObjectiveError
+from s4s_core.objectives import Objective
 from s4s_core.schedules.gits import CALLS as GITS_CALLS
 from s4s_core.teacher import TEACHER_NFE
-from s4s_core.training.fit import Result
+from s4s_core.training.fit import Result, Run
 from s4s_core.training.plan import CallPlan, plan_of
 from s4s_core.training.task import Event
 
@@ -67,6 +68,13 @@ def named_teacher(config: TrainConfig, model: TrainerModel) -> SolverTable | int
     """Return the teacher that a config names, or the number of calls of one to be chosen."""
     parts, ending = teacher_parts(config.teacher), config.settings().ending
     return TEACHER_NFE if parts is None else named_solver(model, *parts, ending).table
+
+
+def check_trainable(config: TrainConfig, model: TrainerModel, objective: Objective) -> None:
+    """Raise what `fit` would refuse, such as a budget that is too small; call no model."""
+    parts, settings = teacher_parts(config.teacher), config.settings()
+    alike = parts and like_named_solver(model, *parts, settings.ending).table
+    Run(model, settings, alike or TEACHER_NFE, objective)
 
 
 def call_plan(config: TrainConfig) -> CallPlan:

@@ -24,7 +24,7 @@ from trainer.models import ModelChoice
 from trainer.training import call_plan, train
 
 MODELS = Path(__file__).parents[1] / "helpers" / "job_models.py"
-MIXTURE = TrainConfig(model=ModelChoice("mixture"), nfes=(4,), budget=500)
+MIXTURE = TrainConfig(model=ModelChoice("mixture"), nfes=(4,), budget=5000)
 
 
 def small(denoise=None, **options):
@@ -63,19 +63,31 @@ def test_the_dry_run_is_another_process_and_its_errors_are_ours():
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("teacher", ["auto", "ipndm:2:gits:20"])
+@pytest.mark.parametrize("method", ["gauss-newton", "s4s"])
+def test_a_budget_that_training_would_refuse_is_refused(monkeypatch, method, teacher):
+    """By the same words, and before any model call."""
+    config = replace(MIXTURE, method=method, teacher=teacher, budget=50)
+    monkeypatch.setattr(estimate, "DryRun", None)
+    monkeypatch.setattr(GaussianMixture, "denoise", None)
+    with pytest.raises(TrainingError, match=r"A budget of 50 model calls is too small") as error:
+        estimate.measure(config)
+    assert "use at least" in str(error.value)
+
+
 def test_a_model_that_prints_does_not_spoil_the_estimate(tmp_path):
     code = "from s4s_core.mixture import GaussianMixture\nprint('Loading: {')\n"
     code += "model = lambda choice: GaussianMixture.random(4, (3, 4, 4), seed=0)\n"
     (tmp_path / "noisy.py").write_text(code)
-    noisy = TrainConfig(model=ModelChoice("python", f"{tmp_path / 'noisy.py'}:model"), budget=500)
+    noisy = TrainConfig(model=ModelChoice("python", f"{tmp_path / 'noisy.py'}:model"), budget=5000)
     result = estimate.estimate(noisy)
     assert result.calls == call_plan(noisy).total and isinstance(result.warnings, tuple)
 
 
 def test_the_command_prints_text_or_json(capsys):
-    options = ["estimate", "--model", "mixture", "--budget", "500"]
+    options = ["estimate", "--model", "mixture", "--budget", "5000"]
     assert main([*options, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["calls"] > 500
+    assert json.loads(capsys.readouterr().out)["calls"] == 5000
     assert main(options) == 0
     assert "model calls on cpu" in capsys.readouterr().out
 
@@ -85,13 +97,14 @@ def test_the_plan_bounds_what_is_spent(method):
     config = TrainConfig(
         nfes=(3, 4),
         method=method,
-        budget=600 if method == "gauss-newton" else 0,
+        budget=2000 if method == "gauss-newton" else 0,
         options={"samples": 8, "validation": 4, "held_out": 4, "epochs": 1},
     )
     result, lines = progress_lines(config, small(fingerprint=None))
     total = call_plan(config).total
     assert 0.3 * total < result.calls <= 1.05 * total
-    assert lines[-1]["eta"] >= 0 and "steps, iteration" in lines[-1]["message"]
+    assert lines[-1]["eta"] >= 0 and "4 steps: scoring on new noise" in lines[-1]["message"]
+    assert any("steps, iteration" in line["message"] for line in lines)
 
 
 def test_the_plan_counts_what_gits_measures():
@@ -100,6 +113,7 @@ def test_the_plan_counts_what_gits_measures():
     denoise = model.denoise
     model.denoise = lambda x, sigma, cond=None: (calls.append(len(x)), denoise(x, sigma))[1]
     options = {"samples": 8, "validation": 4, "held_out": 4, "init": "ipndm:2:gits"}
+    options["inclusive"] = False
     config = TrainConfig(nfes=(3, 4), budget=300, teacher="ipndm:2:gits:6", options=options)
     _, lines = progress_lines(config, model)
     assert 2 * GITS_CALLS < sum(calls) <= call_plan(config).total < sum(calls) + 1000
@@ -108,9 +122,9 @@ def test_the_plan_counts_what_gits_measures():
 
 def test_a_config_trains_what_fit_trains():
     options = {"samples": 8, "validation": 4, "held_out": 4, "init": "ipndm:2:edm"}
-    config = TrainConfig(nfes=(3,), budget=300, seed=2, options=options)
+    config = TrainConfig(nfes=(3,), budget=1000, seed=2, options=options)
     ours = train(config, small()).pack
-    assert ours.digest == fit(small(), 3, seed=2, budget=300, **options).pack.digest
+    assert ours.digest == fit(small(), 3, seed=2, budget=1000, **options).pack.digest
     pack = train(replace(config, teacher="unipc-bh2:3:logsnr:6"), small()).pack
     assert pack.metadata["teacher"]["nfe"] == 6 and pack.digest != ours.digest
 
@@ -178,7 +192,7 @@ def test_what_the_objective_takes_is_in_the_estimate(monkeypatch, method):
     monkeypatch.setattr("s4s_core.objectives.objective", lambda name, decode: Slow())
     monkeypatch.setattr(estimate.time, "perf_counter", lambda: 1.0 * sum(ticks))
     config = replace(MIXTURE, method=method)
-    assert estimate.measure(config).seconds >= config.calls // 4
+    assert estimate.measure(config).seconds >= call_plan(config).training[4] // 4
 
 
 def test_too_little_disk_space_is_an_error(monkeypatch):
