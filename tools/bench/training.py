@@ -107,7 +107,7 @@ class Bench:
         def record(event: Any) -> None:
             if event.nfe is not None and event.table is not None:
                 tables.append((event.calls, event.table))
-                losses.append(event.loss)
+                losses.extend([] if event.loss is None else [event.loss])
 
         settings = {"seed": self.seed, "budget": self.budget, "batch": 64, **options}
         result = fit(self.model, self.nfe, method, callback=record, **settings)
