@@ -133,7 +133,7 @@ def test_models_that_break_the_contract_get_one_clear_line(kind, method):
 
     denoise = ANSWERS.get(kind, broken)
     with pytest.raises(S4SError, match="load it again" if denoise is broken else None) as error:
-        fit(changed(small(), denoise=denoise), 4, method, samples=4, budget=500)
+        fit(changed(small(), denoise=denoise), 4, method, samples=4, budget=3000)
     message_of(error)
 
 

@@ -104,7 +104,7 @@ def main():
         pictures = model.decode(ours)
     small = {"samples": 2, "validation": 2, "held_out": 2, "batch": 8, "starts": 1}
     teacher = default_teacher(model, 4)
-    result = fit(model, 2, budget=40, init="euler:1:uniform", teacher=teacher, **small)
+    result = fit(model, 2, budget=200, init="euler:1:uniform", teacher=teacher, **small)
     print(
         json.dumps(
             {

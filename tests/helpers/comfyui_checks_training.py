@@ -34,7 +34,7 @@ def check_training_resumes_to_the_same_solver(b):
     import torch
 
     training = b.part("nodes.training")
-    training.EFFORTS["quick"] = 900
+    training.EFFORTS["quick"] = 2500
     throttle = b.part("s4s_core.app.progress").Throttle
     training.Throttle = lambda: throttle(pause=1e9)  # one preview: calls are counted below
     wave = lambda x, time: (3 * x + time.view(-1, 1, 1, 1) / 300).sin()  # noqa: E731

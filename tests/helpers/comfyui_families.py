@@ -63,7 +63,7 @@ def train_and_sample(bench, family):
 
     model, conditioning, shape = family()
     latent = {"samples": torch.zeros(1, *shape)}
-    bench.part("nodes.training").EFFORTS["quick"] = 400
+    bench.part("nodes.training").EFFORTS["quick"] = 600
     calls, options = "3", ("quick", "euler", "auto", 6, 0)
     fit = bench.part("s4s_core.training.fit")
     bench.part("nodes.training").fit = lambda *args, **more: fit.fit(

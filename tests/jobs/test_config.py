@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from s4s_core.errors import ConfigError, ModelError
+from s4s_core.names import EFFORTS
 from s4s_core.training.settings import Settings
 from trainer import toml
 from trainer.arguments import add_train_arguments, config_from_args
@@ -114,8 +115,8 @@ colour = 1 -> Unknown key 'colour' in the config
 [model]; colour = 1 -> Unknown key 'colour' in \[model\]
 model = 1 -> must be a section
 [options]; seed = 1 -> Unknown option 'seed'
-[options]; samples = 1.5 -> 'samples' must be a value such as 64
-[options]; samples = 0 -> samples
+[options]; samples = 1.5 -> 'samples' must be a value such as 0
+[options]; samples = -1 -> samples
 [options]; times = 1 -> 'times' must be a value such as True
 nfes = 5 -> nfes must be a list
 nfes = [] -> at least one step count
@@ -174,14 +175,14 @@ def test_the_options_are_those_of_fit():
 
 
 def test_every_seed_of_a_webui_trains():
-    config = TrainConfig(seed=2**32 - 1, model=ModelChoice("mixture"), nfes=(2,), budget=1)
+    config = TrainConfig(seed=2**32 - 1, model=ModelChoice("mixture"), nfes=(2,), budget=600)
     few = {"samples": 1, "validation": 1, "held_out": 1, "init": "euler:1:edm"}
     result = train(replace(config, options=few), open_model(config.model))
     assert result.pack.metadata["training"]["seed"] == 2**32 - 1
 
 
 def test_effort_is_model_calls_and_a_budget_wins():
-    assert TrainConfig(effort="quick").calls == 6000
+    assert {name: TrainConfig(effort=name).calls for name in EFFORTS} == EFFORTS
     assert TrainConfig(effort="quick", budget=77).calls == 77
     assert TrainConfig(method="s4s").calls is None
     assert TrainConfig(method="s4s", budget=77).settings().budget == 77

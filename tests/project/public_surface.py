@@ -94,7 +94,7 @@ def library():
         else:
             functions[name] = signature(value)
     small = {"samples": 4, "validation": 4, "held_out": 4, "starts": 1}
-    result = core.fit(Model(), 2, budget=300, callback=found.append, **small)
+    result = core.fit(Model(), 2, budget=2000, callback=found.append, **small)
     classes["Event"] = {"members": members(found[-1])}
     classes["Result"] = {"members": members(result), "scores": shape(result.scores)}
     classes["SolverTable"]["members"] = members(result.pack[2])

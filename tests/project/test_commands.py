@@ -145,7 +145,7 @@ def test_sample_and_compare_draw_pictures(capsys, tmp_path):
 
 
 LATENTS = ["--model", f"python:{Path(__file__).parents[1] / 'helpers' / 'job_models.py'}:latents"]
-FEW = ["--config", "few.toml", "--nfe", "2", "--budget", "1"]
+FEW = ["--config", "few.toml", "--nfe", "2", "--budget", "1000"]
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def test_bench_training_trains_with_the_seed_that_it_is_given(monkeypatch, optio
     seeds = []
     record = lambda *_, **options: seeds.append(options["seed"]) or fit(*_, **options)  # noqa: E731
     monkeypatch.setattr(training, "fit", record)
-    line = ["bench", "training", "--fresh", "1", "--budget", "1", *options]
+    line = ["bench", "training", "--fresh", "1", "--budget", "600", *options]
     arguments = build_parser("bench").parse_args(line)
     bench = training.Bench(open_model(ModelChoice("mixture")), 2, arguments)
     few = {"samples": 1, "validation": 1, "held_out": 1, "init": "euler:1:edm"}

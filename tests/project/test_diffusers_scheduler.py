@@ -163,7 +163,7 @@ def test_pipelines_train_save_load_and_sample(opened, tmp_path):
     kind, pipe, model = opened
     small = {"samples": 2, "validation": 2, "held_out": 2, "batch": 8, "starts": 1}
     teacher = default_teacher(model, 5)
-    result = fit(model, 3, budget=60, init="ipndm:2:uniform", teacher=teacher, **small)
+    result = fit(model, 3, budget=200, init="ipndm:2:uniform", teacher=teacher, **small)
     save_solver(tmp_path / "solver.safetensors", result.pack)
     moved = learned("unipc-bh2", 2, schedule("uniform", 5, model), model.space)
     moved = moved.replace(guidance=GUIDANCE)

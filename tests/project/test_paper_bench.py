@@ -122,7 +122,7 @@ def test_the_plan_holds_every_table_of_the_paper():
         assert cell.solver == "auto" or cell.method in ("gs", "dpm-v3")
     assert {c.cfg for c in cells} == {*plans.GUIDANCE, *plans.CFGS}
     paper = {
-        c.budget for c in cells if c.method != "unlearned" and "held_out" not in dict(c.options)
+        c.budget for c in cells if c.method != "unlearned" and "inclusive" not in dict(c.options)
     }
     assert paper - {0} == {plans.BUDGET, plans.NORMAL, 3 * plans.NORMAL}
     assert {c.frechet for c in cells} == {0, 2048}
@@ -147,9 +147,9 @@ def test_causes_are_mended_alone_and_together_against_one_teacher():
 
 def test_a_headline_cell_spends_at_most_twelve_thousand_calls(tmp_path):
     plan = plans.full_plan()
-    cells = [c for c in plan.cells if "held_out" in dict(c.options)]
+    cells = [c for c in plan.cells if "inclusive" in dict(c.options)]
     assert {c.cfg for c in cells} == set(plans.CFGS)
-    assert min(c.budget for c in cells) > 4000, "most of what is left is for training"
+    assert {c.budget for c in cells} == {plans.TOTAL}
     for cell in (plans.newton(SMALL, 1.0, 0), plans.newton(SMALL, 1.0, 0, "unipc-bh2:3")):
         assert 10_000 < measuring.Lab(tmp_path).result(cell)["calls"] <= plans.TOTAL
 
