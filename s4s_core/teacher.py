@@ -204,14 +204,14 @@ def draw_pairs(
 
     `cache` is a folder where results are stored and reused by later runs, under `key` or else a key
     of their content. Only the results are stored: noise and conditions follow from the seed.
-    progress(n) is called after n pairs are drawn.
+    progress(n) is called after n pairs are drawn, first with those that were stored.
     """
     x, cond = draw_noise(model, count, seed)
     key = key or _key(model, teacher, count, seed)
     files = ResultFiles(cache, key) if cache and key else None
     parts = [part.to(x) for part in files.load(count)] if files else []
     drawn = sum(map(len, parts))
-    if progress is not None and drawn:
+    if progress is not None:
         progress(drawn)
     for part in Pairs(x, cond, x)[drawn:].batches(batch):
         parts.append(_render(teacher, part, denoise or model.denoise).to(x))

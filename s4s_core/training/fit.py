@@ -284,7 +284,6 @@ class Run:
                 progress=partial(self._report_drawn, before, drawn),
                 key=None if shared else f"{self._digest}-{name}",
             )
-            self._report_drawn(before, drawn, 0)
             self.pairs[name] = self.batcher.call(draw)
             drawn += count
         if self.state.calls is None:
@@ -310,9 +309,8 @@ class Run:
         drawn, total = drawn + count, sum(self.settings.sizes)
         table = self.teacher if isinstance(self.teacher, SolverTable) else None
         calls = max(before + self.plan.teacher_nfe * drawn, self.meter.calls)
-        self._report(
-            Event(TEACHER, None, drawn, total, calls=calls, done=drawn / total, table=table)
-        )
+        done = max(drawn / total, self.plan.drawn(self.state))
+        self._report(Event(TEACHER, None, drawn, total, calls=calls, done=done, table=table))
 
     def save(self) -> None:
         """Save the run, if it has a file; only in the first process."""

@@ -12,6 +12,7 @@ from ..schedules.gits import CALLS as GITS_CALLS
 from ..teacher import Teacher, choice_calls
 from .method import find_method
 from .settings import Settings
+from .state import NfeState, RunState
 from .task import CHOICE, SCORING, SEARCH, TEACHER, Event
 
 LARGE_BUDGET = 20_000
@@ -96,6 +97,29 @@ class CallPlan:
     def _teacher(self) -> int:
         return self.setup + self.choice + self.pairs
 
+    def drawn(self, state: RunState) -> float:
+        """Return what a run has done, as a multiple of the calls for its pairs.
+
+        More than 1 if it trained before: a run that resumes is there again when it has its pairs.
+        """
+        if state.calls is None:
+            return 0.0
+        calls = 0.0
+        for nfe in self.order:
+            part = state.nfes.get(str(nfe), NfeState())
+            stages = self.search[nfe], self.training[nfe], self.scoring[nfe]
+            if part.scores is not None:
+                calls += sum(stages)
+                continue
+            if part.marks:
+                calls += sum(stages[:2]) + nfe * self.settings.sizes.held_out * len(part.marks)
+            elif part.first_calls is not None:
+                calls += stages[0] + min(stages[1], state.calls - part.first_calls)
+            elif part.raced:
+                calls += nfe * sum(map(len, part.raced.values()))
+            break
+        return 1 + calls / max(1, self.pairs)
+
     @property
     def judged(self) -> float:
         """How often training computes the objective, counted per sample as model calls are."""
@@ -105,9 +129,8 @@ class CallPlan:
         """Return the share of all calls done at an event, 0 to 1."""
         if event.phase == CHOICE:
             return (self.setup + event.done * self.choice) / self.total
-        if event.phase == TEACHER:  # a run that resumes reads the pairs, and has made more calls
-            calls = max(self.choice + event.done * self.pairs, event.calls)
-            return (self.setup + calls) / self.total
+        if event.phase == TEACHER:
+            return min(1.0, (self.setup + self.choice + event.done * self.pairs) / self.total)
         assert event.nfe is not None
         stages = [self.search, self.training, self.scoring]
         stage = {SEARCH: 0, SCORING: 2}.get(event.phase, 1)

@@ -29,8 +29,9 @@ class Event(NamedTuple):
     Phases are "choice" (its steps are teachers to choose from), "teacher" (pairs), "search" (runs
     of classical solvers), "gauss-newton" or the names of what a gradient phase learns, and
     "scoring" (tables). `total` is the largest number of steps that the phase takes, `done` the
-    share (0 to 1) of the model calls planned for it. `table` is the best table so far: a classical
-    one in the phase "search"; in the phase "teacher" the teacher's, if it is a table.
+    share (0 to 1) of the model calls planned for it; in the phase "teacher" of a run that resumes,
+    it is more than 1 by what was done after it. `table` is the best table so far: a classical one
+    in the phase "search"; in the phase "teacher" the teacher's, if it is a table.
     """
 
     phase: str
