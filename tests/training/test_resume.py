@@ -7,7 +7,7 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
-from learners import ALL_METHODS, changed, message_of, small, table_of, tiny_fit
+from learners import ALL_METHODS, Counted, changed, message_of, small, table_of, tiny_fit
 
 from s4s_core.atomic import SUFFIX, temporary_stem
 from s4s_core.candidates import KEPT
@@ -16,6 +16,7 @@ from s4s_core.objectives import L2
 from s4s_core.solver_file import dump_solver
 from s4s_core.teacher import default_teacher
 from s4s_core.training import gauss_newton
+from s4s_core.training.fit import fit
 from s4s_core.training.state import read_state, save_state
 from s4s_core.training.task import CHOICE, SCORING, SEARCH, TEACHER
 
@@ -105,6 +106,77 @@ def test_cancelled_between_model_calls(tmp_path, whole, method, share):
         short_fit(method, state=path, cancelled=lambda: next(numbers) >= int(share * asked))
     message_of(error)
     assert outcome(short_fit(method, state=path)) == expected
+
+
+# --- what a stopped run has paid for is not paid again
+
+UNITS = {"budget": 1500, "samples": 10, "validation": 4, "held_out": 6, "batch": 4, "teacher": 8}
+PHASES = (CHOICE, TEACHER, SEARCH, "gauss-newton", SCORING)
+
+
+class Stops:
+    """A model, and a listener that counts its real calls until it stops a run.
+
+    at: (phase, number) of the event to stop at; late: only at the second model call after it.
+    """
+
+    def __init__(self, at=None, late=False, **attributes):
+        inner = small()
+        self.counted = Counted(inner.denoise)
+        self.model = changed(inner, denoise=self.counted, **attributes)
+        self.at, self.late, self.left = at, late, None
+        self.seen, self.saved = dict.fromkeys(PHASES, 0), 0
+
+    def listen(self, event):
+        self.saved = self.counted.calls
+        self.seen[event.phase] += 1
+        if (event.phase, self.seen[event.phase]) == self.at:
+            if not self.late:
+                raise Stop
+            self.left = 2
+
+    def cancelled(self):
+        if self.left is not None:
+            self.left -= 1
+        return self.left == 0
+
+    def run(self, path, cache):
+        options = UNITS | {"state": path, "cache": cache, "callback": self.listen}
+        return fit(self.model, 3, init="auto", cancelled=self.cancelled, **options)
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """(outcome, real model calls, events of each phase) of a run that nobody stops."""
+    run = Stops()
+    return outcome(run.run(None, None)), run.counted.calls, run.seen
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in the callback", "between model calls"])
+@pytest.mark.parametrize(
+    "phase, cached, fingerprint",
+    [
+        *((phase, False, None) for phase in PHASES),
+        *((phase, True, None) for phase in (TEACHER, "gauss-newton")),
+        *((TEACHER, cached, "known") for cached in (True, False)),
+        (SEARCH, True, "known"),
+    ],
+)
+def test_no_finished_unit_is_paid_twice(tmp_path, undisturbed, phase, cached, fingerprint, late):
+    """A unit is a measured teacher, a batch of pairs, a run of a solver on some pairs of a round,
+    an iteration, or a scored table. A run that is stopped in the middle of one repeats just that.
+    """
+    expected, calls, events = undisturbed
+    path, cache = tmp_path / "run", tmp_path / "cache" if cached else None
+    first = Stops((phase, events[phase] // 2 + 1), late, fingerprint=fingerprint)
+    with pytest.raises((Stop, TrainingCancelled)):
+        first.run(path, cache)
+    second = Stops(fingerprint=fingerprint)
+    assert outcome(second.run(path, cache)) == expected
+    assert (first.counted.calls > first.saved) == late
+    assert first.saved + second.counted.calls == calls
+    left = {file.name for file in tmp_path.iterdir()}
+    assert left == {"run", "run.lock"} | ({"cache"} if cached and fingerprint else set())
 
 
 def test_a_run_of_an_older_version_with_a_removed_option_resumes(tmp_path):
