@@ -1,6 +1,7 @@
 """Checks of training and comparing in the graph, and of the model that both work on."""
 
 import os
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -84,6 +85,27 @@ def check_training_resumes_to_the_same_solver(b):
     again = train()["result"][0]
     assert network.calls < full * 0.6, (network.calls, full)  # the teacher's results are kept too
     assert again == pack and not list(home.iterdir())
+
+
+def check_a_training_that_only_lacks_its_pictures_is_not_repeated(b):
+    """Interrupted when the solver is trained: the teacher that was chosen is still known."""
+    import comfy.model_management as management
+    import torch
+
+    training = b.part("nodes.training")
+    training.EFFORTS["quick"] = 2500
+    model, network = b.null_model(answer=lambda x, time: (3 * x).sin())
+    given = model, b.plain(), b.plain(), {"samples": torch.zeros(1, 4, 4, 4)}, 1.0
+    train = partial(b.node["S4STrainSolver"].train, *given, "3", "quick", "auto", "auto", 6, 1)
+    stop = management.InterruptProcessingException()
+    with patch.object(training.Previews, "final", side_effect=stop):
+        try:
+            train()
+            raise AssertionError("not stopped")
+        except management.InterruptProcessingException:
+            full, network.calls = network.calls, 0
+    pack, preview, _ = train()["result"]
+    assert pack.nfes == (3,) and preview.ndim == 4 and network.calls < full / 10
 
 
 def check_abandoned_trainings_are_removed(b):
