@@ -3,7 +3,6 @@
 import difflib
 import math
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +10,6 @@ import comfy.sample
 import comfy.utils
 import torch
 
-from ..s4s_core import sample
 from ..s4s_core.app import pictures
 from ..s4s_core.app.comfyui import CONDITIONING, LATENT, MODEL, VAE, as_image, pictures_of
 from ..s4s_core.errors import HostError
@@ -100,7 +98,8 @@ class Compare:
             comparison.add_table(f"S4S, {solver.metadata.get('name') or 'solver'}", table)
             return comparison
 
-        comparison = run_in_session(model, [positive], negative, cfg, latent_image, seed, work)
+        wiring = model, [positive], negative, cfg, latent_image, seed
+        comparison = run_in_session(*wiring, work, most=len(latent_image["samples"]))
         text = comparison.text()
         return {"ui": {"text": [text]}, "result": (comparison.sheet(vae), text)}
 
@@ -151,44 +150,36 @@ class Comparison:
 
     def add_teacher(self, teacher: HostTeacher | SolverTable) -> None:
         """Run the teacher, which all others are measured against, after one call to warm up."""
-        self.model.denoise(self.x, self.x.new_full((len(self.x),), self.model.sigma_max)).cpu()
-        if isinstance(teacher, SolverTable):
-            self.add_table("teacher", teacher)
-        else:
-            self._add(self._measure("teacher", lambda: (teacher(self.x, None), teacher.nfe)))
+        x = self.x[: self.model.batch]
+        self.model.denoise(x, x.new_full((len(x),), self.model.sigma_max)).cpu()
+        self._add(self._measure("teacher", teacher))
 
     def add_stock(self, name: str, scheduler: str, nfe: int) -> None:
         """Run a stock sampler with at most `nfe` calls: at two calls a step, half the steps."""
-
-        def run(steps: int) -> tuple[torch.Tensor, int]:
-            sampler = host_teacher(self.model, name, scheduler, steps)
-            return sampler(self.x, None), sampler.nfe
-
-        entry = self._measure(name, partial(run, nfe))
+        sampler = partial(host_teacher, self.model, name, scheduler)
+        entry = self._measure(name, sampler(nfe))
         for rounded in (math.ceil, math.floor):
             if entry.nfe > nfe:
                 steps = max(1, rounded(nfe * nfe / entry.nfe))
-                entry = self._measure(name, partial(run, steps))
+                entry = self._measure(name, sampler(steps))
         self._add(entry)
 
     def add_table(self, title: str, table: SolverTable) -> None:
         """Run a solver table."""
-        self._add(
-            self._measure(title, lambda: (sample(self.model.denoise, self.x, table), table.nfe))
-        )
+        self._add(self._measure(title, table))
 
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)
         self.bar.update(1)
 
-    def _measure(self, title: str, run: Callable[[], tuple[torch.Tensor, int]]) -> Entry:
+    def _measure(self, title: str, solver: HostTeacher | SolverTable) -> Entry:
         began = time.perf_counter()
-        result, nfe = run()
+        result = self.model.run(solver, self.x)
         target = self.entries[0].result if self.entries else result
         # this waits for the device, so it comes before reading the clock
         errors = as_float64(result - target).flatten(1).square().mean(1).sqrt().tolist()
         seconds = (time.perf_counter() - began) / len(result)
-        return Entry(title, result, nfe, seconds, errors)
+        return Entry(title, result, solver.nfe, seconds, errors)
 
     def ranked(self) -> list[Entry]:
         """Return the teacher, then the others, the closest to it first."""

@@ -42,6 +42,12 @@ def send(event: str, data: dict[str, Any]) -> None:
         server().send_sync(event, data)
 
 
+def show_on_node(node: str | None, text: str) -> None:
+    """Show a text on a node of the page while it runs."""
+    if server() is not None and node is not None:
+        server().send_progress_text(text, node)
+
+
 def warn(text: str) -> None:
     """Show a warning on the page and in the log, once per prompt however often it samples."""
     global _shown

@@ -20,7 +20,9 @@ from ..s4s_core.app.comfyui import (
     LATENT,
     MODEL,
     BaseModel,
+    Guider,
     ModelSampling,
+    caching_node,
     exact_model,
     exact_sampling,
     guidance_scales,
@@ -147,8 +149,8 @@ def run_solver(
     """
     if len(sigmas) < 2:
         return x
-    extra_args = extra_args or {}
     guider = model.inner_model
+    extra_args = _evaluating_both(extra_args or {}, pack, guider)
     base = guider.inner_model
     check_solver(pack, base.model_sampling)
     check_latent(base, x)
@@ -176,6 +178,20 @@ def run_solver(
     with _exact_times(base):
         guided = bool(guidance_scales(guider))
         return run_in_host(denoise, x, pack, sigmas, report, keep, guided)
+
+
+def _evaluating_both(
+    extra_args: dict[str, Any], pack: SolverPack, guider: Guider
+) -> dict[str, Any]:
+    """Let ComfyUI evaluate the negative prompt at scale 1 too, if EasyCache may ask for its result.
+
+    EasyCache fails where it skips a call whose negative prompt it has not seen before.
+    """
+    options = extra_args.get("model_options") or {}
+    guided = any(scale != 1 for scale in guidance_scales(guider).values())
+    if not (pack.sets_guidance and guided and caching_node(options)):
+        return extra_args
+    return extra_args | {"model_options": options | {"disable_cfg1_optimization": True}}
 
 
 @contextmanager

@@ -6,29 +6,39 @@ from typing import Any, TypeVar
 import comfy.model_management
 import comfy.samplers
 import torch
+from comfy.patcher_extension import WrappersMP
 
 from ..s4s_core.app.comfyui import (
     CONDITIONING,
     LATENT,
     MODEL,
     SAMPLER,
+    BaseModel,
     Guider,
     Prompts,
     Rows,
+    caching_node,
     exact_model,
     rows_by_guidance,
     scaled_guidance,
     space_of,
     times_of,
 )
-from ..s4s_core.errors import TrainingError
+from ..s4s_core.errors import HostError, TrainingError
+from ..s4s_core.sampling import sample
 from ..s4s_core.spaces import as_float64
-from ..s4s_core.teacher import draw_noise
+from ..s4s_core.table import SolverTable
+from ..s4s_core.teacher import Pairs, draw_noise
+from ..s4s_core.training.memory import Batcher, explain_out_of_memory
+from ..s4s_core.training.task import Meter, check_model
 from .inputs import AUTO
 from .sampler import prepare_latent
 
 _SCHEDULERS = {"ve": "karras", "flow": "simple"}
-_LARGEST_BATCH, _MEMORY_SHARE = 32, 0.3
+LARGEST_BATCH = 32
+_MARGIN = 1.5
+"""ComfyUI puts a prompt and its negative into one call only if this many times the memory that it
+expects of the call is free."""
 _CHECK_SEED = 800_000_001
 _SAME = 1e-4
 """Results that differ relatively by at most this are the same: some kernels are not exact."""
@@ -62,6 +72,37 @@ class _Session(comfy.samplers.Sampler):
         return torch.zeros_like(noise)
 
 
+class _Loading:
+    """A wrapper of ComfyUI's `prepare_sampling`: loads a model for the batch that will run.
+
+    That is as much of `most` as fits into what a single latent leaves free: ComfyUI never moves
+    weights off the device for the sake of a larger batch.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.batch = most, 1
+
+    def __call__(
+        self, load: Callable[..., Any], model: MODEL, shape: Sequence[int], *rest: Any, **more: Any
+    ) -> Any:
+        loaded, size = load(model, shape, *rest, **more), list(shape[1:])
+        self.batch = self._fitting(model, size)
+        return load(model, [self.batch, *size], *rest, **more) if self.batch > 1 else loaded
+
+    def _fitting(self, model: MODEL, size: list[int]) -> int:
+        """Halve the batch until a call fits; the model is loaded."""
+        management, batch = comfy.model_management, self.most
+        free = management.get_free_memory(model.load_device) - management.extra_reserved_memory()
+        while batch > 1 and _MARGIN * call_memory(model.model, batch, size) > free:
+            batch //= 2
+        return batch
+
+
+def call_memory(base: BaseModel, batch: int, size: Sequence[int]) -> float:
+    """Return the bytes that ComfyUI expects of a call on latents of a size, with the negative."""
+    return float(base.memory_required([2 * batch, *size]))
+
+
 def run_in_session(
     model: MODEL,
     positives: Sequence[CONDITIONING],
@@ -70,12 +111,24 @@ def run_in_session(
     latent: LATENT,
     seed: int,
     work: Callable[["SessionModel"], T],
+    most: int = LARGEST_BATCH,
 ) -> T:
-    """Return work(model) with the model loaded and its times not rounded."""
+    """Return work(model) with the model loaded, for at most `most` latents at once, and its times
+    not rounded.
+
+    All runs share one sampling of ComfyUI, so a model that keeps results between calls is refused.
+    """
+    cache = caching_node(model.model_options)
+    if cache is not None:
+        raise HostError(
+            f"{cache} reuses results of earlier model calls, which training and comparing must "
+            f"not: bypass the node {cache} here; sampling with the solver may use it."
+        )
     samples = prepare_latent(model, latent)
     if samples.is_nested:
         raise TrainingError("Latents of several kinds (video with sound) are not supported here.")
-    clone = exact_model(model)
+    clone, loading = exact_model(model), _Loading(most)
+    clone.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, "s4s", loading)
     guider = comfy.samplers.CFGGuider(clone)
     names = ["positive", *(f"positive {k}" for k in range(1, len(positives)))]
     guider.inner_set_conds(dict(zip(names, positives, strict=True)) | {"negative": negative})
@@ -83,7 +136,10 @@ def run_in_session(
     shape = tuple(samples.shape[1:])
 
     def run(ready: Any, extra_args: dict[str, Any]) -> T:
-        return work(SessionModel(ready, extra_args, names, shape))
+        model = SessionModel(ready, extra_args, names, shape, loading.batch)
+        with explain_out_of_memory():
+            check_model(model)
+            return work(model)
 
     session, empty = _Session(run), torch.zeros(1, *shape)
     sigma_max = float(clone.get_model_object("model_sampling").sigma_max)
@@ -94,12 +150,20 @@ def run_in_session(
 
 
 class SessionModel:
-    """A `s4s_core.model.Model` during a session; a condition is the number of a prompt."""
+    """A `s4s_core.model.Model` during a session; a condition is the number of a prompt.
+
+    batch: how many latents to put in one call at most.
+    """
 
     def __init__(
-        self, guider: Guider, extra_args: dict[str, Any], names: list[str], shape: tuple[int, ...]
+        self,
+        guider: Guider,
+        extra_args: dict[str, Any],
+        names: list[str],
+        shape: tuple[int, ...],
+        batch: int,
     ) -> None:
-        self.guider, self.extra_args, self.shape = guider, extra_args, shape
+        self.guider, self.extra_args, self.shape, self.batch = guider, extra_args, shape, batch
         self.prompts = Prompts([guider.conds[name] for name in names])
         self.base = guider.inner_model
         sampling = self.base.model_sampling
@@ -108,6 +172,7 @@ class SessionModel:
         self.times = times_of(sampling)
         self.takes_guidance = guider.cfg != 1
         self.fingerprint: str | None = None
+        self._batcher = Batcher(batch, Meter(self.denoise))
 
     def denoise(
         self,
@@ -154,16 +219,22 @@ class SessionModel:
             self.guider.conds["positive"] = prompt
             yield rows if isinstance(rows, slice) else rows.to(x.device)
 
-    def batch(self) -> int:
-        """Return how many latents to put in one call at most.
+    def run(
+        self, solver: "HostTeacher | SolverTable", x: torch.Tensor, cond: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Run a table or a teacher from noise x, in batches that shrink to fit memory."""
 
-        It depends on the device's total memory, not on what is free now, so that a resumed run
-        uses the same batches.
-        """
-        total = comfy.model_management.get_total_memory(self.device)
-        each = self.base.memory_required([2, *self.shape])
-        fits = max(1.0, _MEMORY_SHARE * total / max(each, 1))
-        return min(_LARGEST_BATCH, 1 << (int(fits).bit_length() - 1))
+        def run(part: Pairs) -> tuple[torch.Tensor]:
+            if isinstance(solver, SolverTable):
+                return (sample(self.denoise, part.x, solver, part.cond),)
+            return (solver(part.x, part.cond),)
+
+        return self._batcher.map(Pairs(x, cond, x), run)[0]
+
+    def memory(self, batch: int) -> int:
+        """Return the bytes that ComfyUI expects of the weights and of a call on a batch."""
+        weights = self.guider.model_patcher.model_size()
+        return int(weights + call_memory(self.base, batch, self.shape))
 
 
 class HostTeacher:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from ..s4s_core.app.comfyui import CLIP, CONDITIONING, LATENT, MODEL, SAMPLER, VAE
-from ..s4s_core.names import EFFORTS
+from ..s4s_core.names import EFFORTS, efforts_text
 from . import inputs
 from .inputs import InputTypes
 from .notices import Graph
@@ -29,7 +29,6 @@ class TrainSolver:
 
     @classmethod
     def INPUT_TYPES(cls) -> InputTypes:
-        calls = ", ".join(f"{name} {count:,}" for name, count in EFFORTS.items())
         return {
             "required": {
                 "model": inputs.model(),
@@ -47,7 +46,11 @@ class TrainSolver:
                 ),
                 "effort": (
                     list(EFFORTS),
-                    {"default": "quick", "tooltip": f"Model calls per step count: {calls}."},
+                    {
+                        "default": "quick",
+                        "tooltip": f"All that training spends. {efforts_text()}. Time is about "
+                        "the model calls divided by the it/s that ComfyUI shows.",
+                    },
                 ),
                 "teacher_sampler": inputs.teacher_sampler(),
                 "teacher_scheduler": inputs.teacher_scheduler(),

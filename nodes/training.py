@@ -15,7 +15,7 @@ import comfy.utils
 import torch
 from PIL import Image
 
-from ..s4s_core import __version__, sample
+from ..s4s_core import __version__
 from ..s4s_core.app import folders, pictures
 from ..s4s_core.app.comfyui import (
     CLIP,
@@ -31,20 +31,22 @@ from ..s4s_core.app.comfyui import (
     pictures_of,
     pixels_per_latent,
 )
+from ..s4s_core.app.estimate import DryRun, Estimate
 from ..s4s_core.app.jobs import JobView
 from ..s4s_core.app.plan import event_message
-from ..s4s_core.app.progress import Throttle, TimeLeft
+from ..s4s_core.app.progress import Throttle, TimeLeft, duration
 from ..s4s_core.candidates import candidates
 from ..s4s_core.errors import TrainingError
 from ..s4s_core.lock import Lock, holder
-from ..s4s_core.names import EFFORTS, MEASURES
+from ..s4s_core.names import AUTO, EFFORTS, MEASURES
+from ..s4s_core.objectives import chosen_objective, objective
 from ..s4s_core.table import SolverPack, SolverTable
 from ..s4s_core.teacher import Pairs, draw_noise
 from ..s4s_core.training.fit import STATE_VERSION, Result, fit
-from ..s4s_core.training.memory import Batcher
 from ..s4s_core.training.plan import CallPlan, plan_of
 from ..s4s_core.training.settings import Settings
-from ..s4s_core.training.task import SEARCH, TEACHER, Event, Meter
+from ..s4s_core.training.state import RunState
+from ..s4s_core.training.task import SEARCH, TEACHER, Event
 from . import notices
 from .session import HostTeacher, SessionModel, make_teacher, run_in_session
 
@@ -93,9 +95,11 @@ class TeacherChoice(NamedTuple):
 
 
 class _Trained(NamedTuple):
-    """What a session leaves: the result, the file's header, images by title, and its folder."""
+    """What a session leaves: the result, its report, the file's header, images by title, and the
+    folder."""
 
     result: Result
+    report: str
     about: dict[str, Any]
     images: dict[str, torch.Tensor]
     folder: Path
@@ -134,7 +138,7 @@ class TrainingRun:
             pack = SolverPack(pack.tables, trained.about | dict(pack.metadata))
             shutil.rmtree(trained.folder, ignore_errors=True)
             _send_end(self.node, "done")
-            return pack, as_image(pictures.sheet(rows)), report(trained.result)
+            return pack, as_image(pictures.sheet(rows)), trained.report
         except Exception as error:
             cancelled = isinstance(error, comfy.model_management.InterruptProcessingException)
             _send_end(self.node, "cancelled" if cancelled else "failed", str(error) or None)
@@ -151,13 +155,14 @@ class TrainingRun:
         budget, seed = EFFORTS[self.effort], self.seed % _LARGEST_SEED
         settings = Settings(nfes=self.nfes, seed=seed, budget=budget)
         reporter = ProgressReporter(settings, self.node, Previews(model))
-        reporter.prepare(teacher)
+        trial = reporter.prepare(teacher)
         home = folders.data_home() / "comfyui"
         folder = home / key
         folder.mkdir(parents=True, exist_ok=True)
         with Lock(folder / LOCK) as lock:
             lock.take()
             remove_abandoned(home)
+            reporter.go_on(folder / STATE)
             result = fit(
                 model,
                 self.nfes,
@@ -167,9 +172,10 @@ class TrainingRun:
                 teacher=teacher,
                 state=folder / STATE,
                 cache=folder,
-                batch=model.batch(),
+                batch=trial.batch,
             )
-        return _Trained(result, self._about(model), reporter.previews.final(result), folder)
+        text = "\n".join([report(result), reporter.outcome(result)])
+        return _Trained(result, text, self._about(model), reporter.previews.final(result), folder)
 
     def _key(self, base: BaseModel, shape: tuple[int, ...]) -> str:
         """Return a hash of everything the result depends on: wiring, weights and settings."""
@@ -255,28 +261,19 @@ class Previews:
 
     def __init__(self, model: SessionModel) -> None:
         self.model = model
-        self._batcher = Batcher(model.batch(), Meter(model.denoise))
 
     @cached_property
     def _pairs(self) -> Pairs:
         x, cond = draw_noise(self.model, PREVIEW_SAMPLES, PREVIEW_SEED)
-        return Pairs(x, cond, self._run(Pairs(x, cond, x), self.teacher))
+        return Pairs(x, cond, self.model.run(self.teacher, x, cond))
 
-    def _run(self, pairs: Pairs, solver: HostTeacher | SolverTable) -> torch.Tensor:
-        """Run a table or a teacher, in batches that shrink to fit memory."""
-
-        def run(part: Pairs) -> tuple[torch.Tensor]:
-            if isinstance(solver, SolverTable):
-                return (sample(self.model.denoise, part.x, solver, part.cond),)
-            return (solver(part.x, part.cond),)
-
-        result: torch.Tensor = self._batcher.map(pairs, run)[0]
-        return result
+    def _run(self, table: SolverTable) -> torch.Tensor:
+        return self.model.run(table, self._pairs.x, self._pairs.cond)
 
     def results(self, tables: Mapping[str, SolverTable]) -> dict[str, torch.Tensor]:
         """Return the teacher's results and those of each table, by title."""
         titled = {f"teacher, {self.teacher.nfe} calls": self._pairs.target}
-        return titled | {title: self._run(self._pairs, table) for title, table in tables.items()}
+        return titled | {title: self._run(table) for title, table in tables.items()}
 
     def sheet(self, title: str, table: SolverTable) -> Image.Image:
         """Draw a rough preview of the teacher's results and a table's."""
@@ -301,6 +298,7 @@ class ProgressReporter:
     """A callback of `fit`: updates the progress bar, the preview and the page."""
 
     plan: CallPlan
+    estimate: Estimate | None = None
 
     def __init__(self, settings: Settings, node: str | None, previews: Previews) -> None:
         self.settings, self.node, self.previews = settings, node, previews
@@ -308,13 +306,36 @@ class ProgressReporter:
         self.time_left, self.throttle = TimeLeft(), Throttle()
         self.image: Image.Image | None = None
 
-    def prepare(self, teacher: HostTeacher | int) -> None:
-        """Check a stock sampler as a teacher before `fit` is called with it."""
+    def prepare(self, teacher: HostTeacher | int) -> DryRun:
+        """Check a teacher before `fit` is called with it, and say what training will take.
+
+        A number of calls is a teacher that `fit` will choose.
+        """
         if isinstance(teacher, HostTeacher):
             self._report("Checking the teacher")
             teacher.require_deterministic()
             self.previews.teacher = teacher
         self.plan = plan_of(self.settings, teacher)
+        self._report("Measuring the model")
+        model = self.previews.model
+        trial = DryRun(model, model.batch, objective(chosen_objective(AUTO, model.shape)))
+        seconds, memory = trial.seconds(self.plan), model.memory(trial.batch)
+        self.estimate = Estimate(seconds, memory, self.plan.total)
+        notices.show_on_node(self.node, self.estimate.sentence)
+        self._report("Starting")
+        return trial
+
+    def outcome(self, result: Result) -> str:
+        """Repeat the estimate, beside what it came to."""
+        assert self.estimate is not None
+        took = duration(self.time_left.spent)
+        return f"{self.estimate.sentence} It came to {result.calls:,} calls; this run took {took}."
+
+    def go_on(self, state: Path) -> None:
+        """Begin with what a saved run has done, if there is one."""
+        saved = RunState.read(state)
+        if saved is not None:
+            self.time_left.share = self.plan.saved_share(saved)
 
     def __call__(self, event: Event) -> None:
         seconds = self.time_left.update(self.plan.share(event))
@@ -341,6 +362,7 @@ class ProgressReporter:
             eta=seconds,
             message=message,
             calls=calls,
+            estimate=self.estimate.sentence if self.estimate else "",
         )
         image = self.image
         preview = None if image is None else pictures.data_uri(image, _EVENT_PREVIEW_SIZE)
@@ -363,9 +385,7 @@ def report(result: Result) -> str:
     """Describe the result of a training."""
     lines = [f"{nfe} steps: {_scores_text(scores)}." for nfe, scores in result.scores.items()]
     lines.append("Errors to the teacher on new noise; in brackets the best of classical solvers.")
-    lines += result.log
-    lines.append(f"{result.calls:,} model calls in total.")
-    return "\n".join(lines)
+    return "\n".join(lines + result.log)
 
 
 def _scores_text(scores: Mapping[str, Any]) -> str:

@@ -59,6 +59,14 @@ class TrainingError(S4SError):
     """Training cannot start or continue."""
 
 
+class SavedRunError(TrainingError):
+    """A saved run is damaged or belongs to another run; `problem` says which, without advice."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem} Delete it to start over.")
+        self.problem = problem
+
+
 class TrainingCancelled(TrainingError):
     """Training was cancelled; its saved state can be resumed."""
 

@@ -86,6 +86,23 @@ EFFORTS = {"quick": 4_000, "normal": 10_000, "thorough": 40_000}
 FURTHER_SHARE = 0.6
 """What each further NFE of the same run may take, relative to the first: it shares the pairs."""
 
+
+def further_calls(budget: int) -> int:
+    """Return the model calls of each further NFE, given those of the first."""
+    return int(FURTHER_SHARE * budget)
+
+
+def effort_text(effort: str) -> str:
+    """Say what an effort spends in all."""
+    first, further = EFFORTS[effort], further_calls(EFFORTS[effort])
+    return f"{first:,} model calls, {further:,} for each further step count"
+
+
+def efforts_text() -> str:
+    """Say what each effort spends in all."""
+    return "; ".join(f"{effort}: {effort_text(effort)}" for effort in EFFORTS)
+
+
 FREE, LAST_STEP, ALL_STEPS = "free", "last", "all"
 CONSISTENT = (AUTO, FREE, LAST_STEP, ALL_STEPS)
 """The steps whose weights keep their sum while they are learned."""

@@ -87,7 +87,7 @@ def _history_entry(
     return point - _broadcast(data_scales[..., call], point) * x0
 
 
-def _check_x0(x0: object, point: torch.Tensor) -> torch.Tensor:
+def check_x0(x0: object, point: torch.Tensor) -> torch.Tensor:
     """Return x0 in the point's dtype; raise ModelError if its type, shape or device is wrong."""
     if not isinstance(x0, torch.Tensor):
         got = f"a {type(x0).__name__}"
@@ -115,7 +115,7 @@ def evaluate(
     guidance: torch.Tensor | None = None,
 ) -> tuple[Cursor, torch.Tensor]:
     """Make one model call at the cursor's point; return the cursor with the new entry, and x0."""
-    x0 = _check_x0(denoise(cursor.point, sigma, guidance), cursor.point)
+    x0 = check_x0(denoise(cursor.point, sigma, guidance), cursor.point)
     entry = _history_entry(program.data_scales, call, cursor.point, x0)
     return cursor._replace(history=(entry, *cursor.history)[: program.depth]), x0
 

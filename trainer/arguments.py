@@ -90,19 +90,25 @@ def parse_counts(option: str, text: str) -> list[int]:
 
 def add_train_arguments(parser: Parser) -> None:
     """Add the options of a training run; None keeps what the config file or TrainConfig says."""
-    from s4s_core.names import AUTO, DEFAULT_METHOD, EFFORTS, METHODS, OBJECTIVES
+    from s4s_core.names import (
+        AUTO,
+        DEFAULT_METHOD,
+        EFFORTS,
+        METHODS,
+        OBJECTIVES,
+        efforts_text,
+    )
 
     from .config import PRESETS
 
-    efforts = ", ".join(f"{name} {calls:,}" for name, calls in EFFORTS.items())
     add = parser.add_argument
     add("--config", help="a TOML file to start from; the options below override it")
     add("--preset", metavar="NAME", help=", ".join(f"'{name}'" for name in PRESETS))
     add_model_arguments(parser)
     add("--name", help="the solver's name (default: the model's)")
     add("--nfe", help="model calls, such as 5 or 4,5,6,8 (default: 5)")
-    add("--effort", choices=EFFORTS, help=f"model calls per NFE: {efforts} (default: normal)")
-    add("--budget", type=int, help="model calls per NFE; overrides --effort")
+    add("--effort", choices=EFFORTS, help=f"all that is spent; {efforts_text()} (default: normal)")
+    add("--budget", type=int, help="all model calls for the first NFE; overrides --effort")
     add("--method", choices=METHODS, help=f"default: {DEFAULT_METHOD}")
     add(
         "--objective",

@@ -14,6 +14,7 @@ from s4s_core.candidates import candidates, squared_errors
 from s4s_core.errors import S4SError
 from s4s_core.hosting import mismatches, require_space
 from s4s_core.teacher import Pairs, default_teacher, draw_pairs
+from s4s_core.training.fit import Result
 from s4s_core.training.memory import Batcher
 
 from .config import MOST_NFE, from_plain
@@ -156,6 +157,16 @@ class Comparison:
             errors[nfe] = {score.label: score.rmse for score in [ours, *others]}
             shown += [others[0], ours]
         return errors, shown
+
+    def of_training(self, result: Result) -> list[Score]:
+        """Score the tables of a training, each after the best classical solver that it found."""
+        scores = []
+        for nfe in result.pack.nfes:
+            name = result.scores[str(nfe)].get("classical_name")
+            known = candidates(self.model, nfe, self.teacher.ending)
+            scores += [self.score(c.label, c.table) for c in known if c.label == name]
+            scores.append(self.score("S4S", result.pack[nfe]))
+        return scores
 
     def save_picture(self, scores: Sequence[Score], path: str | os.PathLike[str]) -> str | None:
         """Save a sheet of the teacher and the scored tables; return its path.

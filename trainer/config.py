@@ -14,6 +14,7 @@ from s4s_core.names import (
     EFFORTS,
     FREE,
     METHODS,
+    effort_text,
     solver_parts,
     solver_steps,
 )
@@ -44,8 +45,8 @@ class TrainConfig:
     """A training job: the model, the step counts, and how hard to try.
 
     name: the solver's; "" uses the model's. nfes: a table is trained for each. effort: a key of
-    EFFORTS (model calls per NFE). budget: the same as a number; 0 uses the effort. Gradient methods
-    train for their epochs, and a budget only limits them. teacher: "auto", or
+    EFFORTS: all model calls for the first NFE. budget: the same as a number; 0 uses the effort.
+    Gradient methods train for their epochs, and a budget only limits them. teacher: "auto", or
     solver:order:schedule:calls such as unipc-bh2:3:logsnr:20. options: fields of Settings.
     """
 
@@ -133,7 +134,7 @@ class TrainConfig:
 
     @property
     def calls(self) -> int | None:
-        """The budget per NFE that fit gets; None trains for the epochs."""
+        """The budget that fit gets; None trains for the epochs."""
         if self.budget:
             return self.budget
         method = METHODS.get(self.method)
@@ -250,12 +251,9 @@ def _paper(help: str, method: str, pairs: int, validation: int) -> Preset:
 
 
 PRESETS = {
-    "quick": Preset("a first look: 6,000 model calls per step count", {"effort": "quick"}),
-    "normal": Preset("the usual choice: 20,000 model calls per step count", {"effort": "normal"}),
-    "thorough": Preset(
-        "more pairs and starts: 60,000 model calls per step count",
-        {"effort": "thorough", "options": {"samples": 96, "starts": 4}},
-    ),
+    "quick": Preset(f"a first look: {effort_text('quick')}", {"effort": "quick"}),
+    "normal": Preset(f"the usual choice: {effort_text('normal')}", {"effort": "normal"}),
+    "thorough": Preset(f"a solver to share: {effort_text('thorough')}", {"effort": "thorough"}),
     "paper: S4S": _paper(
         "the paper's training of coefficients: 700 pairs, 10 epochs, LPIPS; takes hours",
         "s4s",

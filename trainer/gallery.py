@@ -26,7 +26,7 @@ RIVALS = (("ipndm", 3), ("dpmpp", 2), ("unipc-bh2", 3))
 class Gallery:
     """Writes numbered sheets of pictures into a folder; none if the model makes no pictures.
 
-    The run's first event tells its teacher, and nothing is drawn before that.
+    The first event of the phase "teacher" tells the run's teacher; nothing is drawn before that.
     """
 
     def __init__(self, model: TrainerModel, folder: Path) -> None:
@@ -59,7 +59,7 @@ class Gallery:
     def finish(self, result: Result) -> str | None:
         """Save the sheet of all NFEs; return the last one's thumbnail as a data URI, or None."""
         if isinstance(result.teacher, SolverTable):
-            self.teacher = result.teacher  # a run that was finished before had no events
+            self.teacher = result.teacher  # a run that was finished before has no events
         tables = {nfe: result.pack[nfe] for nfe in result.pack.nfes}
         return self._guarded(lambda: self._save(tables, result.scores))
 

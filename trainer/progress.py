@@ -25,6 +25,12 @@ class ProgressLine:
         self.stream.write(f"\r\x1b[K{line[:110]}" if self.live else line + "\n")
         self.stream.flush()
 
+    def say(self, text: str) -> None:
+        """Print a line that stays, in place of the progress."""
+        self.close()
+        self.stream.write(text + "\n")
+        self.stream.flush()
+
     def close(self) -> None:
         """Erase the line."""
         if self.live:

@@ -150,6 +150,15 @@ def exact_model(model: MODEL, **attributes: object) -> MODEL:
     return clone
 
 
+def caching_node(options: dict[str, Any]) -> str | None:
+    """Return which node (EasyCache or LazyCache) lets a model reuse results of earlier calls.
+
+    `options` are model_options; None if there is no such node.
+    """
+    holder = options.get("transformer_options", {}).get("easycache")
+    return None if holder is None else str(getattr(holder, "name", "EasyCache"))
+
+
 def guidance_scales(guider: Guider) -> dict[str, float]:
     """Return a guider's guidance scales by attribute, or none if there is nothing to scale.
 

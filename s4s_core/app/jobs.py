@@ -71,7 +71,7 @@ class JobState:
 
 @dataclass(frozen=True)
 class JobView:
-    """A job as people see it; `progress` is a share, `eta` seconds."""
+    """A job as people see it; `progress` is a share, `eta` seconds, `estimate` a sentence."""
 
     id: str
     name: str
@@ -86,6 +86,7 @@ class JobView:
     result: str | None = None
     calls: int = 0
     created: str = ""
+    estimate: str = ""
 
     def plain(self) -> dict[str, Any]:
         """Return the view as JSON-able data."""

@@ -23,11 +23,12 @@ def event_message(event: Event) -> str:
 class RunProgress:
     """Turns the events of a run into lines of metrics, with the share done and the time left.
 
-    seconds: what earlier processes have spent on the same run.
+    seconds, share: what earlier processes have spent on the same run, and done of it.
     """
 
-    def __init__(self, plan: CallPlan, seconds: float = 0.0) -> None:
+    def __init__(self, plan: CallPlan, seconds: float = 0.0, share: float = 0.0) -> None:
         self.plan, self.before, self.time_left = plan, seconds, TimeLeft()
+        self.time_left.share = share
 
     def line(self, event: Event) -> dict[str, Any]:
         """Return an event as a line of metrics.jsonl."""

@@ -25,7 +25,7 @@ class TimeLeft:
         self._began = clock()
         self._first: tuple[float, float] | None = None  # the first share, and when it came
         self.share = 0.0
-        """The greatest share seen, 0 to 1: progress never moves back."""
+        """The greatest share seen, 0 to 1: progress never moves back. Set it to go on."""
 
     @property
     def spent(self) -> float:

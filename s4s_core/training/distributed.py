@@ -50,6 +50,12 @@ def total(number: int) -> int:
     return int(tensor)
 
 
+def wait_for_all() -> None:
+    """Wait until every process is here; do nothing outside torchrun."""
+    if rank_and_world()[1] > 1:
+        total(0)
+
+
 def shared(count: int) -> bool:
     """Is work on `count` rows split? If rows are fewer than processes, each computes all rows."""
     return 1 < rank_and_world()[1] <= count

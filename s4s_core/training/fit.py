@@ -53,9 +53,11 @@ from .state import (
     History,
     NfeState,
     RunState,
+    compared,
     exclusive,
     is_from_version_0_1,
     label_of,
+    pairs_folder,
     save_state,
 )
 from .task import CHOICE, SEARCH, TEACHER, Callback, Event, Meter, Task, check_model
@@ -225,7 +227,7 @@ class Run:
         identified = getattr(teacher, "digest", getattr(teacher, "key", None))
         return {
             "version": STATE_VERSION,
-            "settings": self.settings.plain(),
+            "settings": compared(self.settings.plain()),
             "model": getattr(self.model, "fingerprint", None),
             "objective": self.objective.name,
             "teacher": f"auto {teacher}" if isinstance(teacher, int) else identified,
@@ -250,7 +252,8 @@ class Run:
 
         def report(count: int) -> None:
             self.save()
-            self._report(Event(CHOICE, None, count, len(TEACHERS), done=count / len(TEACHERS)))
+            done, calls = count / len(TEACHERS), count * self.plan.choice // len(TEACHERS)
+            self._report(Event(CHOICE, None, count, len(TEACHERS), calls=calls, done=done))
 
         report(len(known))
         nfe, ending = self._teacher, self.settings.ending
@@ -268,7 +271,9 @@ class Run:
         return all(done) and len(done) == len(self.settings.nfes)
 
     def draw(self, cache: StrPath | None = None) -> None:
-        """Choose the teacher, draw its pairs, and check the model if the run is new."""
+        """Check the model if the run is new, choose the teacher, and draw its pairs."""
+        if self.state.calls is None:
+            self.batcher.call(lambda batch: check_model(self.model))
         sizes, teacher = self.settings.sizes, self.teacher
         drawn, before = 0, self.plan.choice
         shared = cache is not None and can_be_shared(self.model, teacher)
@@ -287,14 +292,13 @@ class Run:
             self.pairs[name] = self.batcher.call(draw)
             drawn += count
         if self.state.calls is None:
-            self.batcher.call(lambda batch: check_model(self.model, self.pairs["train"]))
             self.meter.calls = before + self.plan.teacher_nfe * drawn
             self.save()
 
     @property
     def _own_cache(self) -> Path | None:
         """The folder of the teacher's results beside the state."""
-        return None if self.path is None else Path(f"{self.path}.pairs")
+        return None if self.path is None else pairs_folder(self.path)
 
     @property
     def _digest(self) -> str:
@@ -305,12 +309,16 @@ class Run:
             self.callback(event)
 
     def _report_drawn(self, before: int, drawn: int, count: int) -> None:
-        """Tell the listener how many pairs are drawn."""
+        """Save how many pairs are drawn, and tell the listener."""
         drawn, total = drawn + count, sum(self.settings.sizes)
+        if drawn > (self.state.drawn or 0):
+            self.state.drawn = drawn
+            self.save()
         table = self.teacher if isinstance(self.teacher, SolverTable) else None
         calls = max(before + self.plan.teacher_nfe * drawn, self.meter.calls)
-        done = max(drawn / total, self.plan.drawn(self.state))
-        self._report(Event(TEACHER, None, drawn, total, calls=calls, done=done, table=table))
+        self._report(
+            Event(TEACHER, None, drawn, total, calls=calls, done=drawn / total, table=table)
+        )
 
     def save(self) -> None:
         """Save the run, if it has a file; only in the first process."""

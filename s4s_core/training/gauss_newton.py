@@ -39,15 +39,15 @@ PROBE_ITERATIONS, MAX_ITERATIONS = 1, 200
 CALLS_PER_START = 8_000
 # A step that keeps the sum of its weights has nothing to learn with one weight.
 LEAST_ORDER = 2
-# Training pairs that an iteration measures, fewer where the budget would allow too few iterations.
-CHUNK, ITERATIONS = 4, 8
+# Training pairs that an iteration measures: fewer where the budget would allow too few iterations.
+CHUNK, LEAST_CHUNK, ITERATIONS = 4, 2, 16
 SLOWEST_FADING = 0.9
 MODEL = "product", "slope"
 FIRST_DAMPING = 0.01
 MIN_DAMPING, MAX_DAMPING = 1e-6, 1e4
 EASIER, HARDER = 0.3, 4
 VALIDATE_EVERY = 3
-PATIENCE, GAIN = 5, 0.005
+PATIENCE, GAIN = 12, 0.005
 MAX_FAILURES = 3
 SMALLEST_GAP = 0.2
 STEP_LIMITS = (2e-3, 0.1)
@@ -70,11 +70,12 @@ class GaussNewton(Method):
         return settings.limit or 0
 
     def least_calls(self, model: Model, start: Start, settings: Settings) -> int:
-        """One iteration on one pair, with what comes before it."""
+        """One iteration on the fewest pairs, with what comes before it."""
         parameters = _parameters(model, start, settings)
         theta = torch.zeros(parameters.count, dtype=torch.float64)
         pair = Columns(parameters, theta, STEP_LIMITS[0]).calls() + start.table.nfe
-        return pair + start.table.nfe * (2 * settings.sizes.validation + STEP_CALLS)
+        before = start.table.nfe * (2 * settings.sizes.validation + STEP_CALLS)
+        return LEAST_CHUNK * pair + before
 
     def judged_results(self, nfe: int, calls: int) -> float:
         """A column runs only the calls after its parameter acts: half of them on average."""
@@ -178,9 +179,14 @@ def robust_weights(errors: torch.Tensor, scale: float) -> torch.Tensor:
     return (1 + errors / scale**2).rsqrt()
 
 
+def robust_losses(errors: torch.Tensor, scale: float) -> torch.Tensor:
+    """Return the pseudo-Huber losses of squared errors [n]; the errors for a large scale."""
+    return 2 * scale**2 * ((1 + errors / scale**2).sqrt() - 1)
+
+
 def robust_loss(errors: torch.Tensor, scale: float) -> float:
-    """Return the mean pseudo-Huber loss of squared errors [n]; their mean for a large scale."""
-    return float((2 * scale**2 * ((1 + errors / scale**2).sqrt() - 1)).mean())
+    """Return the mean pseudo-Huber loss of squared errors [n]."""
+    return float(robust_losses(errors, scale).mean())
 
 
 @dataclass
@@ -318,7 +324,8 @@ def _begin(task: Task, parameters: Parameters) -> Iterate:
     theta = torch.zeros(count, dtype=torch.float64)
     errors = task.initial_errors(parameters.at(theta))
     task.scale = robust_scale(errors) if task.scale is None else task.scale
-    loss = robust_loss(errors, task.scale)
+    losses = robust_losses(errors, task.scale)
+    loss = float(losses.mean())
     step = difference_step(task, parameters, theta)
     return {
         "theta": theta,
@@ -336,6 +343,7 @@ def _begin(task: Task, parameters: Parameters) -> Iterate:
         "seen": True,
         "loss": loss,
         "validation": loss,
+        "losses": losses,
         "history": [[task.meter.calls, loss**0.5]],
     }
 
@@ -345,8 +353,8 @@ def _chunk_size(task: Task, columns: int) -> int:
     affordable = CHUNK
     if task.budget is not None:
         left = task.budget - task.total_after(0)
-        affordable = left // (ITERATIONS * (columns + task.nfe))
-    return max(1, min(CHUNK, affordable, len(task.train)))
+        affordable = max(LEAST_CHUNK, left // (ITERATIONS * (columns + task.nfe)))
+    return min(CHUNK, affordable, len(task.train))
 
 
 def chunk(pairs: Pairs, size: int, iteration: int) -> Pairs:
@@ -391,22 +399,28 @@ def _iterate(task: Task, parameters: Parameters, state: Iterate) -> Iterate:
 
 
 def _validated(task: Task, parameters: Parameters, state: Iterate) -> Iterate:
-    """Validate the iterate unless it has been; stop after too many without a relative gain."""
+    """Validate the iterate unless it has been; stop after too many without a relative gain.
+
+    Few pairs cannot tell iterates apart that differ by less than a standard error: of those, the
+    last one is the best, because it has seen most training pairs.
+    """
     if state.get("seen", True):
         return {}
     errors = task.errors(parameters.at(state["theta"]), task.validation)
     task.check_finite(errors)
-    loss = robust_loss(errors, cast(float, task.scale))
-    gain = 1 - (loss / state["validation"]) ** 0.5
+    losses = robust_losses(errors, cast(float, task.scale))
+    loss, lowest = float(losses.mean()), state["validation"]
+    gap = losses - state.get("losses", torch.full_like(losses, lowest))
+    level = float(gap.mean()) <= float(gap.std(correction=0)) / len(gap) ** 0.5
+    gain = 1 - (loss / lowest) ** 0.5
     stalls = 0 if gain > GAIN else state["stalls"] + 1
-    better = loss < state["validation"]
     return {
         "seen": True,
         "stalls": stalls,
         "done": stalls >= PATIENCE,
-        "best": state["theta"] if better else state["best"],
-        "validation": loss if better else state["validation"],
+        "best": state["theta"] if level else state["best"],
         "history": [*state["history"], [task.meter.calls, loss**0.5]],
+        **({"validation": loss, "losses": losses} if loss < lowest else {}),
     }
 
 

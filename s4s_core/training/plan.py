@@ -7,13 +7,13 @@ An inclusive budget pays for all of it: training gets what the other stages leav
 import math
 
 from ..candidates import AUTO_SCHEDULES, AUTO_SOLVERS, SEARCH_PAIRS, search_runs
-from ..names import AUTO, FURTHER_SHARE
+from ..names import AUTO, FURTHER_SHARE, further_calls
 from ..schedules.gits import CALLS as GITS_CALLS
-from ..teacher import Teacher, choice_calls
+from ..teacher import TEACHERS, Teacher, choice_calls
 from .method import find_method
 from .settings import Settings
 from .state import NfeState, RunState
-from .task import CHOICE, SCORING, SEARCH, TEACHER, Event
+from .task import CHECK_CALLS, CHOICE, SCORING, SEARCH, TEACHER, Event
 
 LARGE_BUDGET = 20_000
 
@@ -33,7 +33,8 @@ def plan_of(settings: Settings, teacher: Teacher | int) -> "CallPlan":
 class CallPlan:
     """The model calls that a run will make at most, by stage and NFE.
 
-    teacher_nfe: the teacher's model calls per pair. choice: model calls that choose the teacher.
+    teacher_nfe: the teacher's model calls per pair. choice: model calls that choose the teacher;
+    those that check the model are added to them.
     setup: model calls made before `fit`, such as those that measure a teacher's GITS schedule; no
     budget pays for them.
     """
@@ -43,7 +44,7 @@ class CallPlan:
     ) -> None:
         nfes, self.order = settings.nfes, settings.training_order
         self.settings, self.method = settings, find_method(settings.method)
-        self.teacher_nfe, self.choice, self.setup = teacher_nfe, choice, setup
+        self.teacher_nfe, self.choice, self.setup = teacher_nfe, CHECK_CALLS + choice, setup
         self.pairs = sum(settings.sizes) * teacher_nfe
         self.search = {n: self._search(n) for n in nfes}
         self.scoring = {n: n * settings.sizes.held_out * self._scored() for n in nfes}
@@ -78,7 +79,7 @@ class CallPlan:
         if limit is None or not self.settings.inclusive:
             return limit
         first = nfe == self.order[0]
-        share = limit - self.choice - self.pairs if first else int(FURTHER_SHARE * limit)
+        share = limit - self.choice - self.pairs if first else further_calls(limit)
         return share - self.search[nfe] - self.scoring[nfe]
 
     def lacking(self, nfe: int, least: int) -> int:
@@ -97,29 +98,6 @@ class CallPlan:
     def _teacher(self) -> int:
         return self.setup + self.choice + self.pairs
 
-    def drawn(self, state: RunState) -> float:
-        """Return what a run has done, as a multiple of the calls for its pairs.
-
-        More than 1 if it trained before: a run that resumes is there again when it has its pairs.
-        """
-        if state.calls is None:
-            return 0.0
-        calls = 0.0
-        for nfe in self.order:
-            part = state.nfes.get(str(nfe), NfeState())
-            stages = self.search[nfe], self.training[nfe], self.scoring[nfe]
-            if part.scores is not None:
-                calls += sum(stages)
-                continue
-            if part.marks:
-                calls += sum(stages[:2]) + nfe * self.settings.sizes.held_out * len(part.marks)
-            elif part.first_calls is not None:
-                calls += stages[0] + min(stages[1], state.calls - part.first_calls)
-            elif part.raced:
-                calls += nfe * sum(map(len, part.raced.values()))
-            break
-        return 1 + calls / max(1, self.pairs)
-
     @property
     def judged(self) -> float:
         """How often training computes the objective, counted per sample as model calls are."""
@@ -127,14 +105,40 @@ class CallPlan:
 
     def share(self, event: Event) -> float:
         """Return the share of all calls done at an event, 0 to 1."""
-        if event.phase == CHOICE:
-            return (self.setup + event.done * self.choice) / self.total
-        if event.phase == TEACHER:
-            return min(1.0, (self.setup + self.choice + event.done * self.pairs) / self.total)
-        assert event.nfe is not None
+        return self._share(event.phase, event.nfe, event.done)
+
+    def saved_share(self, state: RunState) -> float:
+        """Return the share of all calls that a saved run has done, 0 to 1."""
+        begun = [nfe for nfe in self.order if str(nfe) in state.nfes]
+        if begun:
+            phase, done = self._reached(begun[-1], state.nfes[str(begun[-1])], state.calls or 0)
+            return self._share(phase, begun[-1], done)
+        if state.drawn:
+            return self._share(TEACHER, None, state.drawn / sum(self.settings.sizes))
+        return self._share(CHOICE, None, len(state.movements) / len(TEACHERS))
+
+    def _reached(self, nfe: int, state: NfeState, calls: int) -> tuple[str, float]:
+        """Return the phase of a saved NFE, and the share of the phase that is done."""
+        if state.scores is not None:
+            return SCORING, 1.0
+        if state.marks:
+            return SCORING, len(state.marks) / self._scored()
+        if state.first_calls is not None:
+            return self.method.name, (calls - state.first_calls) / max(1, self.training[nfe])
+        if state.ranked is not None:
+            return SEARCH, 1.0
+        runs = sum(map(len, (state.raced or {}).values()))
+        return SEARCH, nfe * runs / max(1, self.search[nfe])
+
+    def _share(self, phase: str, nfe: int | None, done: float) -> float:
+        done = min(1.0, done)
+        if nfe is None:
+            drawing = phase == TEACHER
+            calls = self.choice + done * self.pairs if drawing else done * self.choice
+            return (self.setup + calls) / self.total
         stages = [self.search, self.training, self.scoring]
-        stage = {SEARCH: 0, SCORING: 2}.get(event.phase, 1)
-        before = self.order[: self.order.index(event.nfe)]
+        stage = {SEARCH: 0, SCORING: 2}.get(phase, 1)
+        before = self.order[: self.order.index(nfe)]
         calls = self._teacher + sum(part[n] for part in stages for n in before)
-        calls += sum(part[event.nfe] for part in stages[:stage])
-        return min(1.0, (calls + event.done * stages[stage][event.nfe]) / self.total)
+        calls += sum(part[nfe] for part in stages[:stage])
+        return min(1.0, (calls + done * stages[stage][nfe]) / self.total)

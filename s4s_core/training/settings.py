@@ -57,7 +57,7 @@ class Sizes(NamedTuple):
     def of_budget(cls, budget: int) -> "Sizes":
         """Return the sizes that suit a budget: at 20 calls a pair, about a quarter of it."""
         train = _between(16, budget // 160, 96)
-        return cls(train, _between(8, train // 4, 24), _between(12, budget // 250, 64))
+        return cls(train, _between(8, train // 4, 24), _between(12, budget // 200, 64))
 
 
 def _between(low: int, value: int, high: int) -> int:

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from ..atomic import sweep, write_atomic
-from ..errors import TrainingError
+from ..errors import SavedRunError, TrainingError
 from ..lock import Lock
 from ..table import canonical_json
 from .settings import VERSION_0_1, upgraded
@@ -79,6 +79,7 @@ class NfeState:
 class RunState:
     """Everything that a run needs to resume. `calls` is None until the pairs are drawn.
 
+    drawn: how many pairs are drawn.
     movements: how far teachers move when their calls are doubled, as far as it is measured.
     teacher: [solver, order] of the teacher that the run chose, if it was to choose one.
     """
@@ -86,6 +87,7 @@ class RunState:
     identity: dict[str, Any]
     seed: int
     calls: int | None = None
+    drawn: int | None = None
     nfes: dict[str, NfeState] = field(default_factory=dict)
     costs: Any = None
     teacher: list[Any] | None = None
@@ -94,22 +96,43 @@ class RunState:
     @classmethod
     def open(cls, path: StrPath | None, identity: dict[str, Any], seed: int) -> "RunState":
         """Read the state at `path`, or make a new one; refuse the state of another run."""
-        plain = None if path is None else read_state(path)
-        if plain is None:
+        state = None if path is None else cls.read(path)
+        if state is None:
             return cls(identity, seed)
-        if _current_identity(plain) != identity:
-            raise TrainingError(
-                f"{path} belongs to a run with other settings. Delete it to start over."
+        if state.identity != identity:
+            raise SavedRunError(
+                f"{path} belongs to a run with other settings: restore them to go on."
             )
-        nfes = {nfe: NfeState.of(part) for nfe, part in plain["nfes"].items()}
-        more = plain.get("costs"), plain.get("teacher"), plain.get("movements", {})
-        return cls(identity, plain["seed"], plain["calls"], nfes, *more)
+        return state
+
+    @classmethod
+    def read(cls, path: StrPath) -> "RunState | None":
+        """Read the state of any run; None if there is no file."""
+        plain = read_state(path)
+        if plain is None:
+            return None
+        nfes = {nfe: NfeState.of(part) for nfe, part in plain.get("nfes", {}).items()}
+        return cls(
+            _current_identity(plain),
+            plain.get("seed", 0),
+            plain.get("calls"),
+            plain.get("drawn"),
+            nfes,
+            plain.get("costs"),
+            plain.get("teacher"),
+            plain.get("movements", {}),
+        )
 
     def plain(self) -> dict[str, Any]:
         """Return the state as nested dicts."""
         nfes = {nfe: part.plain() for nfe, part in self.nfes.items()}
         state = {"identity": self.identity, "seed": self.seed, "calls": self.calls, "nfes": nfes}
-        known = {"costs": self.costs, "teacher": self.teacher, "movements": self.movements or None}
+        known = {
+            "drawn": self.drawn,
+            "costs": self.costs,
+            "teacher": self.teacher,
+            "movements": self.movements or None,
+        }
         return state | {name: value for name, value in known.items() if value is not None}
 
 
@@ -121,10 +144,18 @@ def label_of(entry: Any) -> str:
 def _current_identity(plain: dict[str, Any]) -> dict[str, Any]:
     """Return the identity of a saved run, as this version writes it."""
     identity: dict[str, Any] = plain.get("identity", {})
-    settings = upgraded(identity.get("settings", {}))
+    settings = compared(upgraded(identity.get("settings", {})))
     if identity.get("version") == 2:
         return identity | {"version": STATE_VERSION, "settings": VERSION_0_1 | settings}
     return identity | {"settings": settings}
+
+
+def compared(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that a run must share to be resumed: all but the batch.
+
+    A batch is as large as memory allows, and changes results by rounding only.
+    """
+    return {name: value for name, value in settings.items() if name != "batch"}
 
 
 def is_from_version_0_1(path: StrPath | None) -> bool:
@@ -161,6 +192,11 @@ def _digest(text: str, tensors: dict[str, torch.Tensor]) -> str:
         digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)} ".encode())
         digest.update(tensors[name].numpy().tobytes())
     return digest.hexdigest()
+
+
+def pairs_folder(path: StrPath) -> Path:
+    """Return the folder beside a state where its run keeps the teacher's results."""
+    return Path(f"{path}.pairs")
 
 
 @contextmanager
@@ -220,7 +256,5 @@ def read_state(path: StrPath) -> dict[str, Any] | None:
             raise ValueError("wrong checksum")
         state: dict[str, Any] = _fill(json.loads(metadata["s4s-run"]), tensors)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise TrainingError(
-            f"{path} is not a valid saved run ({error}). Delete it to start over."
-        ) from None
+        raise SavedRunError(f"{path} is not a valid saved run ({error}).") from None
     return state

@@ -12,15 +12,19 @@ import torch
 from ..errors import ModelError, TrainingCancelled, TrainingDiverged
 from ..model import Condition, Model, optional
 from ..objectives import Objective, band_features, makes_pictures
-from ..sampling import sample
-from ..spaces import as_float64
+from ..sampling import check_x0, sample
+from ..spaces import alpha, as_float64, sigma_of_log_snr
 from ..table import SolverTable
-from ..teacher import Pairs
+from ..teacher import Pairs, draw_noise
 from .distributed import is_first
 from .memory import Batcher
 
 CHOICE, TEACHER, SEARCH, SCORING = "choice", "teacher", "search", "scoring"
 """Phases of every run; those between SEARCH and SCORING are the method's own."""
+CHECK_CALLS = 11
+_CHECK_SEED = 600_000_001
+_NEAR, _SAME, _NOT_EXACT = 1.07, 0.005, 0.1
+"""Relative differences of results: what does not count, and what no kernel makes."""
 
 
 class Event(NamedTuple):
@@ -29,9 +33,8 @@ class Event(NamedTuple):
     Phases are "choice" (its steps are teachers to choose from), "teacher" (pairs), "search" (runs
     of classical solvers), "gauss-newton" or the names of what a gradient phase learns, and
     "scoring" (tables). `total` is the largest number of steps that the phase takes, `done` the
-    share (0 to 1) of the model calls planned for it; in the phase "teacher" of a run that resumes,
-    it is more than 1 by what was done after it. `table` is the best table so far: a classical one
-    in the phase "search"; in the phase "teacher" the teacher's, if it is a table.
+    share (0 to 1) of the model calls planned for it. `table` is the best table so far: a classical
+    one in the phase "search"; in the phase "teacher" the teacher's, if it is a table.
     """
 
     phase: str
@@ -228,14 +231,43 @@ class Task:
             self.best = float(validation), table
 
 
-def check_model(model: Model, pairs: Pairs) -> None:
-    """Raise ModelError if the model cannot be trained with at all."""
-    with torch.no_grad():
-        part = pairs[:1]
-        sigma = torch.full((1,), float(model.sigma_max), device=part.x.device)
-        arguments = [part.x, sigma] + ([] if part.cond is None else [part.cond])
-        x0 = model.denoise(*arguments)
+def check_model(model: Model) -> None:
+    """Raise ModelError if the model cannot be trained with, by CHECK_CALLS calls on one sample.
+
+    Its results must be finite, and depend on the arguments of a call only. A cache such as TeaCache
+    answers with an earlier result if little has changed since. So one input is evaluated twice
+    after a call far from it, and twice after one near it that such a cache reuses. On the demo
+    model reuse moves both results alike, by 1.2 % or more; kernels that are not exact make all four
+    differ, by 3 % at most (bfloat16, CFG 7.5).
+    """
+    x, cond = draw_noise(model, 1, _CHECK_SEED)
+    high, x0 = float(model.sigma_max), torch.zeros_like(x)
+
+    def call(sigma: float, sign: int = 1) -> torch.Tensor:
+        level = x.new_full((1,), sigma)
+        point = alpha(model.space, level) * x0 + sign * sigma / high * x
+        with torch.no_grad():
+            result = model.denoise(point, level, *optional(cond, None))
+        return check_x0(result, point).clone()
+
+    def after_far(*between: float) -> torch.Tensor:
+        call(high, sign=-1)
+        for sigma in between:
+            call(sigma)
+        return as_float64(call(middle))
+
+    x0 = call(high)
     if not math.isfinite(float(as_float64(x0).abs().sum())):
         raise ModelError(
             "The model returns NaN or infinity for plain noise: try another precision."
+        )
+    levels = sigma_of_log_snr(model.space, -torch.tensor([_NEAR, 1.0]).log())
+    near, middle = levels.clamp(float(model.sigma_min), high).tolist()
+    far, close, far_again, close_again = (after_far(*each) for each in ((), (near,)) * 2)
+    size, spread = far.norm(), (far - far_again).norm() + (close - close_again).norm()
+    apart = (far + far_again - close - close_again).norm() / 2
+    if bool((apart > _SAME * size + spread) | (spread > _NOT_EXACT * size)):
+        raise ModelError(
+            "The model's results depend on earlier calls: for training, remove what keeps them, "
+            "such as TeaCache."
         )

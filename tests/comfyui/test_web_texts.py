@@ -1,12 +1,14 @@
 """Every node, input and output has its texts and help pages in every language."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from s4s_core.names import EFFORTS, further_calls
 from tools import english_locale, example_workflows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +77,13 @@ def test_chinese_is_chinese():
             for key, texts in chinese[name][part].items():
                 assert texts["tooltip"] != english[name][part][key]["tooltip"], (name, key)
                 assert any("\u4e00" <= letter <= "\u9fff" for letter in texts["tooltip"])
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_efforts_are_those_of_training(language):
+    text = words(language)["S4STrainSolver"]["inputs"]["effort"]["tooltip"]
+    spent = [(calls, further_calls(calls)) for calls in EFFORTS.values()]
+    assert re.findall(r"[\d,]+\d", text) == [f"{calls:,}" for both in spent for calls in both]
 
 
 @pytest.mark.parametrize("name", NODES)

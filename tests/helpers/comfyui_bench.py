@@ -151,7 +151,7 @@ def refusal(action, *words):
     try:
         action()
     except Exception as error:
-        text, known = str(error), "HostError SolverFileError TableError TrainingError"
+        text, known = str(error), "HostError ModelError SolverFileError TableError TrainingError"
         assert type(error).__name__ in known.split()
         assert text.endswith((".", "?")) and "\n" not in text, text
         assert all(word in text for word in words), text

@@ -229,8 +229,9 @@ def check_training_learns_guidance(b):
         pack, preview, report = b.node["S4STrainSolver"].train(*given, node="5")["result"]
     assert pack.sets_guidance and abs(pack[3].guidance - 1).max() > 0.01, pack[3].guidance
     assert pack.metadata["teacher"]["nfe"] == 6 and "edm" in pack.metadata["teacher"]["name"]
-    assert sent[0]["message"].startswith("Choosing the teacher: 0 of")
-    assert sent[-1]["status"] == "done"
+    messages = [data["message"] for data in sent]
+    assert messages[0] == "Measuring the model" and sent[-1]["status"] == "done"
+    assert messages[2].startswith("Choosing the teacher: 0 of"), messages[:3]
     assert any(data["preview"] for data in sent) and preview.shape[-1] == 3
     first = report.splitlines()[0]
     assert all(word in first for word in ("3 steps: RMSE", "median", "look")), report

@@ -85,7 +85,7 @@ def check_a_training_in_the_graph_is_listed_and_cancelled(b):
 
     async def visit(_, ask):
         _, found = await ask("GET", "/s4s/jobs")
-        assert found["jobs"][0]["id"] == "graph" and len(found["jobs"][0]) == 13
+        assert found["jobs"][0]["id"] == "graph" and len(found["jobs"][0]) == 14
         assert (await ask("POST", CANCEL, json={"id": "graph"}, headers=OWN))[0] == 200
 
     running = view("graph", "name", "model", [5], "running", progress=0.5)

@@ -228,10 +228,11 @@ def check_the_clock_waits_for_the_device(b):
             return function(*args, **kwargs or {})
 
     comparison = compare.Comparison.__new__(compare.Comparison)
-    comparison.entries = []
+    comparison.entries, comparison.x = [], None
+    comparison.model = SimpleNamespace(run=lambda solver, x: torch.zeros(2, 3))
     clock = SimpleNamespace(perf_counter=lambda: events.append("clock") or 0.0)
     with patch.object(compare, "time", clock), Watch():
-        comparison._measure("one", lambda: (torch.zeros(2, 3), 5))
+        comparison._measure("one", SimpleNamespace(nfe=5))
     assert events == ["clock", "read", "clock"], events
 
 

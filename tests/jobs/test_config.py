@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from s4s_core.errors import ConfigError, ModelError
-from s4s_core.names import EFFORTS
+from s4s_core.names import EFFORTS, effort_text, efforts_text
 from s4s_core.training.settings import Settings
 from trainer import toml
 from trainer.arguments import add_train_arguments, config_from_args
@@ -25,7 +25,7 @@ from trainer.config import (
     with_preset,
 )
 from trainer.models import ModelChoice, open_model
-from trainer.training import train
+from trainer.training import call_plan, train
 
 try:
     import tomllib
@@ -236,3 +236,18 @@ def test_the_command_line_changes_a_file(tmp_path):
     other = parse("--model", "diffusers:/models/x", "--prompt", "a", "--prompt", "b")
     assert other.model.path == "/models/x" and other.model.prompts == ("a", "b")
     assert parse("--preset", "paper: S4S").method == "s4s" and parse() == TrainConfig()
+
+
+@pytest.mark.parametrize("effort", EFFORTS)
+def test_an_effort_is_described_by_all_that_it_spends(effort):
+    """For one step count, and for each one more."""
+    spent = [call_plan(TrainConfig(nfes=nfes, effort=effort)).total for nfes in ((5,), (5, 6))]
+    first, further = spent[0], spent[1] - spent[0]
+    text = f"{first:,} model calls, {further:,} for each further step count"
+    assert text == effort_text(effort) and text in efforts_text() and text in PRESETS[effort].help
+
+
+def test_configs_of_the_old_preset_thorough_still_load():
+    old = 'effort = "thorough"\n[options]\nsamples = 96\nstarts = 4\n'
+    assert from_toml(old).options == {"samples": 96, "starts": 4}
+    assert with_preset(from_toml(old), "thorough").options == {}

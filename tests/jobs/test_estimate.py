@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from s4s_core import fit
+from s4s_core.app import estimate as shared
 from s4s_core.app.plan import RunProgress
 from s4s_core.errors import ConfigError, ModelError, S4SError, TrainingError
 from s4s_core.mixture import GaussianMixture
@@ -89,7 +90,20 @@ def test_the_command_prints_text_or_json(capsys):
     assert main([*options, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["calls"] == 5000
     assert main(options) == 0
-    assert "model calls on cpu" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith("At most ") and " model calls: about " in said and "cpu" in said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "calls", "memory", "sentence"),
+    [
+        (200, 4000, 2.1e9, "At most 4,000 model calls: about 3:20 at 20 calls a second, 2.1 GB."),
+        (3600, 900, 5e6, "At most 900 model calls: about 1:00:00 at 0.25 calls a second, 5 MB."),
+        (0, 500, 0, "At most 500 model calls: about 0:00 at 5,000 calls a second, 1 MB."),
+    ],
+)
+def test_one_sentence_says_it_all(seconds, calls, memory, sentence):
+    assert shared.Estimate(seconds, int(memory), calls).sentence == sentence
 
 
 @pytest.mark.parametrize("method", ["gauss-newton", "s4s", "s4s-alt"])
@@ -133,8 +147,8 @@ def test_memory_that_runs_out_halves_the_batch_with_a_warning():
     def denoise(x, sigma, cond=None):
         return raise_out_of_memory(x, sigma) if len(x) > 8 else x
 
-    trial = estimate.DryRun(small(denoise), TrainConfig(), L2())
-    (warning,) = estimate._warnings(trial, call_plan(MIXTURE), 1.0)
+    trial = shared.DryRun(small(denoise), 32, L2())
+    (warning,) = estimate._memory_warnings(trial, 0, 0)
     assert "8 samples at once instead of 32" in warning
 
 
@@ -147,18 +161,18 @@ def test_memory_that_runs_out_halves_the_batch_with_a_warning():
 )
 def test_a_model_that_cannot_be_trained_is_refused(denoise, error, says):
     with pytest.raises(error, match=says):
-        estimate.DryRun(small(denoise), TrainConfig(), L2())
+        shared.DryRun(small(denoise), 32, L2())
 
 
 def test_a_model_that_is_too_slow_for_a_batch_is_extrapolated_from_one_sample(monkeypatch):
-    monkeypatch.setattr(estimate, "LONGEST_CALL", 0.0)
+    monkeypatch.setattr(shared, "LONGEST_CALL", 0.0)
     sizes = []
 
     def denoise(x, sigma, cond=None):
         sizes.append(len(x))
         return x
 
-    estimate.DryRun(small(denoise), TrainConfig(), L2())
+    assert shared.DryRun(small(denoise), 32, L2()).single
     assert sizes == [1, 1]
 
 
@@ -172,8 +186,8 @@ def test_a_call_with_its_gradient_costs_what_training_counts_for_it(monkeypatch,
         gradients.append(x.requires_grad)
         return x * 0.5
 
-    monkeypatch.setattr(estimate.time, "perf_counter", lambda: 0.01 * sum(ticks))
-    trial = estimate.DryRun(small(denoise), TrainConfig(method=method), L2())
+    monkeypatch.setattr(shared.time, "perf_counter", lambda: 0.01 * sum(ticks))
+    trial = shared.DryRun(small(denoise), 32, L2(), gradient=method == "s4s")
     assert trial.per_call == pytest.approx(seconds) and PLAIN_COST == 2
     assert method == "s4s" or trial.per_result == 0
     assert set(gradients) == {method == "s4s"}
@@ -190,7 +204,7 @@ def test_what_the_objective_takes_is_in_the_estimate(monkeypatch, method):
             return super().embed(x)
 
     monkeypatch.setattr("s4s_core.objectives.objective", lambda name, decode: Slow())
-    monkeypatch.setattr(estimate.time, "perf_counter", lambda: 1.0 * sum(ticks))
+    monkeypatch.setattr(shared.time, "perf_counter", lambda: 1.0 * sum(ticks))
     config = replace(MIXTURE, method=method)
     assert estimate.measure(config).seconds >= call_plan(config).training[4] // 4
 
@@ -213,7 +227,10 @@ def test_too_little_disk_space_is_an_error(monkeypatch):
     ],
 )
 def test_warnings(config, memory, seconds, warnings):
-    trial = SimpleNamespace(memory=memory, free=8e9, batch=4, wanted=4)
-    given = list(estimate._warnings(trial, call_plan(config), seconds))
+    trial = SimpleNamespace(batch=4, wanted=4)
+    given = [
+        *estimate._memory_warnings(trial, memory, free=8e9),
+        *estimate._plan_warnings(call_plan(config), seconds),
+    ]
     assert len(given) == len(warnings)
     assert all(part in text for part, text in zip(warnings, given, strict=True))

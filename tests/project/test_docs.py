@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from s4s_core.names import EFFORTS, further_calls
 from trainer.cli import build_parser
+from trainer.config import TrainConfig
+from trainer.training import call_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("docs", "s4s_core", "scripts", "web", "example_workflows")
@@ -45,6 +48,21 @@ def test_commands_parse(page: Path):
         words = shlex.split(line.replace("NAME", "engine"))
         if words and words[0] != "test":
             build_parser(words[0]).parse_args(words)
+
+
+def test_the_costs_are_those_of_the_plan():
+    """Of a single step count of 5, and of 4,5,6,8."""
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    for effort, first in EFFORTS.items():
+        one, all_four = (
+            call_plan(TrainConfig(nfes=nfes, effort=effort)) for nfes in ((5,), (4, 5, 6, 8))
+        )
+        calls = (first, further_calls(first), all_four.total)
+        assert "| `{}` | {:,} | {:,} | {:,} |".format(effort, *calls) in text
+        pairs = "{:,} ({} + {} + {})".format(one.pairs, *one.settings.sizes)
+        stages = [part[5] for part in (one.search, one.training, one.scoring)]
+        row = "| `{}` | {} | {} | {:,} | {:,} | {:,} |"
+        assert row.format(effort, one.choice, pairs, *stages) in text
 
 
 def test_the_tree_in_the_architecture_names_every_python_file():

@@ -11,22 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from learners import Counted, changed, message_of, small
 
+from s4s_core.app.plan import RunProgress
 from s4s_core.errors import TrainingError
 from s4s_core.names import EFFORTS, FURTHER_SHARE, METHODS
 from s4s_core.training.fit import fit
 from s4s_core.training.plan import CallPlan, plan_of
 from s4s_core.training.settings import Settings
+from s4s_core.training.state import RunState
 from s4s_core.training.task import CHOICE, SCORING, SEARCH, TEACHER
 
 QUICK = EFFORTS["quick"]
 SEVERAL = (4, 5, 6, 8)
-CHECK = 1
-"""The call that checks the model."""
-
 RUNS = {
     "one": {"nfe": 5, "budget": QUICK},
     "several": {"nfe": SEVERAL, "budget": QUICK},
-    "small": {"nfe": SEVERAL, "budget": 2600},
+    "small": {"nfe": SEVERAL, "budget": 3000},
     "named start": {"nfe": (4, 5), "budget": 2000, "init": "ipndm:3:edm"},
     "s4s": {"nfe": (4, 5), "budget": QUICK, "method": "s4s", "rematerialise": False},
 }
@@ -78,7 +77,7 @@ def test_a_budget_includes_every_model_call(whole, name):
     assert result.calls <= options["budget"] * (1 + FURTHER_SHARE * further)
     assert events[-1].calls <= result.calls == result.pack.metadata["training"]["calls"]
     if name != "s4s":
-        assert calls == result.calls + CHECK
+        assert calls == result.calls
 
 
 @pytest.mark.parametrize("name", ["one", "several"])
@@ -113,9 +112,10 @@ def test_no_plan_exceeds_its_budget(
     budget = settings.budget
     assert all(0 < plan.training[nfe] <= plan.budget(nfe) <= budget for nfe in nfes)
     if inclusive:
-        assert plan.total <= budget * (1 + FURTHER_SHARE * (len(nfes) - 1)) + setup
+        further = FURTHER_SHARE * budget * (len(nfes) - 1)
+        assert plan.total <= setup + budget + further + 1e-6, "what floats may round"
     others = sum(map(sum, (plan.search.values(), plan.scoring.values())))
-    parts = setup + choice + plan.pairs + others + sum(plan.training.values())
+    parts = setup + plan.choice + plan.pairs + others + sum(plan.training.values())
     assert plan.total == parts
 
 
@@ -184,14 +184,14 @@ def test_progress_never_falls_and_moves_in_every_phase(whole, name):
 
 @pytest.mark.parametrize("name", ["several", "s4s"])
 def test_progress_goes_on_where_it_was_after_a_resume(whole, tmp_path, name):
-    """Stopped once in each phase of each NFE: the first share after it is at most a unit less."""
+    """Stopped once in each phase of each NFE: what is shown next is at most a unit less."""
     plan, shares = plan_for(RUNS[name]), []
     calls = [event.calls for event in whole(name)[1] if event.phase not in (CHOICE, TEACHER)]
     unit = max(after - before for before, after in pairwise(calls)) / plan.total
     path, stopped, last, result = tmp_path / "run", set(), 0.0, None
 
     def listen(event):
-        shares.append(plan.share(event))
+        shares.append(progress.line(event)["progress"])
         place = phase_of(event), event.nfe
         if event.step > 1 and place not in stopped:
             stopped.add(place)
@@ -199,9 +199,11 @@ def test_progress_goes_on_where_it_was_after_a_resume(whole, tmp_path, name):
 
     while result is None:
         shares.clear()
+        saved = RunState.read(path)
+        progress = RunProgress(plan, share=plan.saved_share(saved) if saved else 0.0)
         with suppress(Stop):
             result = fit(counting(), state=path, callback=listen, **RUNS[name])
-        assert shares == sorted(shares) and shares[0] >= last - unit
+        assert shares == sorted(shares) and last - unit <= shares[0] <= last + unit
         last = shares[-1]
     assert len(stopped) >= 2 + 2 * len(nfes_of(RUNS[name]))
     assert result.pack == whole(name)[0].pack and result.calls == whole(name)[0].calls

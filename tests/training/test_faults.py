@@ -12,6 +12,7 @@ from learners import ALL_METHODS, METHODS, changed, message_of, small, table_of,
 from safetensors.torch import load_file
 
 from s4s_core.candidates import KEPT
+from s4s_core.demo import load_demo
 from s4s_core.errors import ModelError, S4SError, TrainingDiverged, TrainingError
 from s4s_core.objectives import L2
 from s4s_core.teacher import default_teacher
@@ -21,7 +22,7 @@ from s4s_core.training.memory import Batcher, is_out_of_memory
 from s4s_core.training.method import find_method
 from s4s_core.training.state import read_state
 from s4s_core.training.student import Student
-from s4s_core.training.task import Meter, NotFinite, Task
+from s4s_core.training.task import CHECK_CALLS, Meter, NotFinite, Task, check_model
 
 SHORT = {"budget": 1200, "batch": 4}
 
@@ -379,3 +380,47 @@ def test_other_errors_are_not_taken_for_memory():
     with pytest.raises(RuntimeError, match="shape mismatch"):
         batcher.map(task_of(small()).train, fail)
     assert batcher.batch == 4 and not is_out_of_memory(ValueError("out of memory"))
+
+
+# --- models whose results depend on earlier calls
+
+
+def reusing(model, reuses):
+    """`model` with the noise that it predicted last wherever reuses(calls, x, last x) says so."""
+    calls, last = [], []
+
+    def denoise(x, sigma, cond=None):
+        calls.append(x)
+        if not last or not reuses(len(calls), x, last[0]):
+            last[:] = x, (x - model.denoise(x, sigma, cond)) / sigma.view(-1, 1, 1, 1)
+        return x - sigma.view(-1, 1, 1, 1) * last[1]
+
+    return changed(model, denoise=denoise), calls
+
+
+@pytest.mark.parametrize(
+    "reuses",
+    [
+        *(lambda _, x, last, t=t: (x - last).norm() < t * last.norm() for t in (0.1, 0.2, 0.4)),
+        *(lambda calls, x, last, n=n: calls % n for n in (2, 3, 5)),
+    ],
+)
+@pytest.mark.parametrize(("space", "cfg"), [("ve", 1.0), ("vp", 7.5), ("flow", 1.0)])
+def test_a_model_that_reuses_earlier_results_is_refused_before_it_teaches(space, cfg, reuses):
+    """Where little has changed, as TeaCache does, or in all calls but every n-th one."""
+    model, calls = reusing(load_demo(space, cfg), reuses)
+    with pytest.raises(ModelError, match="depend on earlier calls.*TeaCache"):
+        tiny_fit(model)
+    assert len(calls) == CHECK_CALLS
+
+
+@pytest.mark.parametrize("size", [0.0, 0.01, 0.02])
+def test_kernels_that_are_not_exact_are_accepted(size):
+    model, random = load_demo("ve", 4.0), torch.Generator().manual_seed(0)
+
+    def denoise(x, sigma, cond=None):
+        x0 = model.denoise(x, sigma, cond)
+        noise = torch.randn(x.shape, generator=random)
+        return x0 + size * noise * x0.norm() / noise.norm()
+
+    check_model(changed(model, denoise=denoise))

@@ -42,6 +42,11 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--budget", type=int, default=150_000, help="NFE-equivalents per run (default: 150000)")
     add("--seed", type=int, default=0, help="training seed (default: 0)")
     add("--fresh", type=int, default=512, help="fresh pairs to score on (default: 512)")
+    add(
+        "--efforts",
+        action="store_true",
+        help="measure quick and normal effort on the bundled model instead",
+    )
 
 
 def _add_paper_options(parser: argparse.ArgumentParser) -> None:

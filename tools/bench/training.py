@@ -23,6 +23,7 @@ from s4s_core.table import SolverTable
 from s4s_core.teacher import default_teacher, draw_pairs
 from trainer.models import ModelChoice, open_model
 
+from . import efforts
 from .memory import memory_table
 from .report import Report, Row, Table
 
@@ -105,11 +106,12 @@ class Bench:
         losses: list[float] = []
 
         def record(event: Any) -> None:
-            if event.nfe is not None and event.table is not None:
+            if event.nfe is not None and event.loss is not None:
                 tables.append((event.calls, event.table))
                 losses.extend([] if event.loss is None else [event.loss])
 
-        settings = {"seed": self.seed, "budget": self.budget, "batch": 64, **options}
+        sizes = {"samples": 64, "validation": 32, "held_out": 32, "inclusive": False}
+        settings = {"seed": self.seed, "budget": self.budget, "batch": 64, **sizes, **options}
         result = fit(self.model, self.nfe, method, callback=record, **settings)
         tables.append((result.calls, result.pack[self.nfe]))
         return Curve(label, tables, min(losses, default=float("inf")), self.error)
@@ -215,6 +217,8 @@ def _plot(curves: dict[int, tuple[float, list[Curve]]], path: Path) -> None:
 
 def measure(args: argparse.Namespace) -> Report:
     """Train every method at every NFE, check the paper's orderings and measure memory."""
+    if args.efforts:
+        return efforts.measure(args)
     model = open_model(ModelChoice.parse(args.model, cfg=1.0))
     with torch.inference_mode():
         costs = gits_costs(model, samples=64)

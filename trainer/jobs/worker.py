@@ -131,7 +131,10 @@ def _train_solver(folder: Path, config: TrainConfig) -> bytes:
 
 
 class Record:
-    """Records fit's events: a line of metrics for each, and pictures now and then."""
+    """Records fit's events: a line of metrics for each, and pictures now and then.
+
+    The log gets the beginning of each phase, and every step of training.
+    """
 
     def __init__(self, folder: Path, config: TrainConfig, model: "TrainerModel") -> None:
         from s4s_core.app.plan import RunProgress
@@ -140,11 +143,13 @@ class Record:
         from ..training import call_plan
 
         last = Job(folder.name).last_metric()
-        self.progress = RunProgress(call_plan(config), last.get("seconds", 0.0))
+        done = last.get("seconds", 0.0), last.get("progress", 0.0)
+        self.progress = RunProgress(call_plan(config), *done)
         self.gallery = Gallery(model, folder / SAMPLES)
         self.file = open(folder / METRICS, "ab")  # noqa: SIM115 - closed in __exit__
         if self.file.tell():
             self.file.write(b"\n")  # ends a line that a killed process left unfinished
+        self._phase: tuple[str, int | None] | None = None
 
     def __enter__(self) -> "Record":
         return self
@@ -156,6 +161,8 @@ class Record:
         line = self.progress.line(event)
         self.file.write(json.dumps(line).encode() + b"\n")
         self.file.flush()
-        if event.nfe is not None and event.table is not None:
+        phase = event.phase, event.nfe
+        if phase != self._phase or event.loss is not None:
             print(line["message"], flush=True)
+        self._phase = phase
         self.gallery.show(event)

@@ -6,6 +6,7 @@ from typing import Any
 
 import gradio as gr
 
+from s4s_core.app.estimate import size
 from s4s_core.app.jobs import Job
 from s4s_core.app.progress import duration
 from s4s_core.errors import ConfigError
@@ -13,7 +14,7 @@ from s4s_core.names import AUTO, METHODS, OBJECTIVES
 
 from .. import jobs
 from ..config import PRESETS, TrainConfig, with_preset
-from ..estimate import Estimate, estimate, size
+from ..estimate import Estimate, estimate
 from ..models import PATHS
 from . import PanelHost, fields, markup
 from .compat import on
@@ -122,7 +123,10 @@ def _run_fields() -> dict[str, Any]:
         info="auto, or solver:order:schedule:calls such as unipc-bh2:3:logsnr:20.",
     )
     budget = gr.Number(
-        0, precision=0, label="Budget", info="Model calls per step count. 0: set by effort."
+        0,
+        precision=0,
+        label="Budget",
+        info="All model calls for the first step count. 0: set by effort.",
     )
     seed = gr.Number(
         0, precision=0, label="Seed", info="The same seed and settings give the same solver."

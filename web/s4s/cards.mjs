@@ -142,6 +142,7 @@ export function jobCard(job, use) {
       action),
     isRunning(job) && progress(job, use),
     job.message && isRunning(job) && element("div", { class: "s4s-faint s4s-clip" }, clean(job.message, 200)),
+    job.estimate && isRunning(job) && element("div", { class: "s4s-faint" }, clean(job.estimate, 200)),
     job.error && element("div", { class: "s4s-error" }, clean(job.error, 400)),
     job.result && element("div", { class: "s4s-faint s4s-clip" }, t("saved", { file: clean(job.result, 120) })),
     preview && element("img", { class: "s4s-preview", src: preview, alt: t("preview") }));

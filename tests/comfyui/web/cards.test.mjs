@@ -76,7 +76,7 @@ test("a broken file shows its error and no buttons", () => {
 test("a running job shows progress, time left and cancel", () => {
   const cancelled = [];
   const card = jobCard(job(), use({ cancel: ({ id }) => cancelled.push(id) }));
-  for (const part of ["my solver", "demo · 5 steps", "42 %", "2 min left", "iteration 3"])
+  for (const part of ["my solver", "demo · 5 steps", "42 %", "2 min left", "iteration 3", "At most 9,000 model calls"])
     assert.ok(card.textContent.includes(part), part);
   byKey(card, "cancel/a1").click();
   assert.deepEqual(cancelled, ["a1"]);
@@ -87,6 +87,7 @@ test("a running job shows progress, time left and cancel", () => {
 test("an ended job has no progress, and a preview is shown only if it is a bitmap", () => {
   const done = jobCard(job({ status: "done", progress: 1, result: "my.safetensors" }), use());
   assert.equal(byClass(done, "s4s-progress").length, 0);
+  assert.ok(!done.textContent.includes("At most"));
   assert.ok(done.textContent.includes("Saved as my.safetensors"));
   assert.ok(jobCard(job({ status: "failed", error: "out of memory" }), use()).textContent.includes("out of memory"));
   const images = (preview) => jobCard(job({ preview }), use()).all().filter((node) => node.tag === "img").length;

@@ -21,5 +21,6 @@ export const table = (more = {}) => ({
 export const job = (more = {}) => ({
   id: "a1", name: "my solver", model: "demo", nfes: [5], status: "running", progress: 0.42, eta: 95,
   message: "NFE 5, iteration 3", error: null, exit_code: null, result: null, calls: 2000,
+  estimate: "At most 9,000 model calls: about 3:20 at 45 calls a second, 2.1 GB.",
   created: "2026-01-01T00:00:00", ...more,
 });

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from . import sampler_helpers
 from .k_diffusion import sampling as k_diffusion
 
 
@@ -140,7 +141,9 @@ class CFGGuider:
             mask = torch.nn.functional.interpolate(mask, size=size, mode="bilinear")
             denoise_mask = mask.expand(latent_image.shape)
         self.conds = {name: list(entries) for name, entries in self.original_conds.items()}
-        with self.model_patcher.loaded() as self.inner_model:
+        given = self.model_patcher, noise.shape, self.conds, self.model_options
+        self.inner_model, self.conds, _ = sampler_helpers.prepare_sampling(*given)
+        with self.model_patcher.loaded():
             for entries in self.conds.values():
                 entries[:] = [
                     e | {"model_conds": self.inner_model.extra_conds(**e)} for e in entries

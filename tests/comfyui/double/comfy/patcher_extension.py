@@ -1,0 +1,2 @@
+class WrappersMP:
+    PREPARE_SAMPLING = "prepare_sampling"

@@ -1,0 +1,75 @@
+"""The saved run of the command `train`: kept beside the solver until that is saved."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from s4s_core.errors import SavedRunError, TrainingError
+from s4s_core.training.distributed import is_first, wait_for_all
+from s4s_core.training.plan import CallPlan
+from s4s_core.training.state import RunState, exclusive, pairs_folder
+
+from .models import ModelChoice
+from .models.contract import TrainerModel, file_digest, fingerprint
+
+ELSEWHERE = ("device", "offload", "host")
+"""What may change between a run and its continuation: where a model runs, not what it computes."""
+
+
+def identify(model: TrainerModel, choice: ModelChoice) -> None:
+    """Give a Python model without a fingerprint that of its file and its settings.
+
+    So no other model goes on with its run.
+    """
+    if model.fingerprint is None:
+        source = Path(choice.path.rpartition(":")[0]).expanduser()
+        facts = {key: value for key, value in asdict(choice).items() if key not in ELSEWHERE}
+        facts["prompts"] = list(choice.prompts)
+        model.fingerprint = fingerprint(file_digest(source) if source.is_file() else "", facts)
+
+
+class SavedRun:
+    """The saved run of a solver file: in a folder beside it, or in a file that the user names.
+
+    Under torchrun every process calls these methods, and only the first one deletes anything.
+    """
+
+    def __init__(self, out: Path, state: str | os.PathLike[str] | None = None) -> None:
+        self.folder = None if state else Path(f"{out}.run")
+        self.path = Path(state or f"{out}.run/state.safetensors")
+
+    def forget(self) -> None:
+        """Delete what is saved; raise TrainingError if another process works on it."""
+        if is_first() and self.path.parent.is_dir():
+            with exclusive(self.path):
+                self.path.unlink(missing_ok=True)
+                shutil.rmtree(pairs_folder(self.path), ignore_errors=True)
+        wait_for_all()
+
+    def share(self, plan: CallPlan) -> float | None:
+        """Return the share of a run that is saved; None if nothing is."""
+        state = RunState.read(self.path)
+        return None if state is None else plan.saved_share(state)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep the run beside the solver if it is interrupted, and refuse one that is not ours."""
+        try:
+            yield
+        except SavedRunError as error:
+            raise TrainingError(f"{error.problem} Add --fresh to begin anew.") from None
+        finally:
+            if not self.path.exists():
+                self._remove_folder()
+
+    def remove(self) -> None:
+        """Remove the run from beside the solver, when no process needs it any more."""
+        wait_for_all()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        if is_first() and self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
