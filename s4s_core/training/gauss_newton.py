@@ -40,7 +40,7 @@ CALLS_PER_START = 8_000
 # A step that keeps the sum of its weights has nothing to learn with one weight.
 LEAST_ORDER = 2
 # Training pairs that an iteration measures: fewer where the budget would allow too few iterations.
-CHUNK, LEAST_CHUNK, ITERATIONS = 4, 2, 16
+CHUNK, LEAST_CHUNK, ITERATIONS = 4, 2, 10
 SLOWEST_FADING = 0.9
 MODEL = "product", "slope"
 FIRST_DAMPING = 0.01
