@@ -22,7 +22,7 @@ def check_training_says_what_it_will_take_and_what_it_took(b):
     for teacher in (("euler", "karras"), ("auto", "auto")):
         said.clear()
         with (
-            patch.dict(training.EFFORTS, quick=600),
+            patch.dict(training.EFFORTS, quick=1500),
             patch.object(b.part("nodes.notices"), "server", lambda: host),
         ):
             run = b.node["S4STrainSolver"].train(*given, "3", "quick", *teacher, 8, 1, node="5")

@@ -231,7 +231,7 @@ def check_training_learns_guidance(b):
     assert pack.metadata["teacher"]["nfe"] == 6 and "edm" in pack.metadata["teacher"]["name"]
     messages = [data["message"] for data in sent]
     assert messages[0] == "Measuring the model" and sent[-1]["status"] == "done"
-    assert messages[1].startswith("Choosing the teacher: 0 of"), messages[:3]
+    assert messages[2].startswith("Choosing the teacher: 0 of"), messages[:3]
     assert any(data["preview"] for data in sent) and preview.shape[-1] == 3
     first = report.splitlines()[0]
     assert all(word in first for word in ("3 steps: RMSE", "median", "look")), report

@@ -56,7 +56,7 @@ def check_training_asks_for_the_memory_of_its_batches(b):
         (1, 0),
     ):
         rows.clear()
-        with memory(free) as asked, patch.dict(b.part("nodes.training").EFFORTS, quick=600):
+        with memory(free) as asked, patch.dict(b.part("nodes.training").EFFORTS, quick=1500):
             learned.append(train()["result"][0][3])
         assert batch <= max(rows) <= 2 * batch, (batch, max(rows))  # with the negative
         needed = model.model.memory_required([max(rows), *SIZE])

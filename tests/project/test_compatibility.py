@@ -219,6 +219,7 @@ CHANGED = {
     "registries.fit options.central is gone": "nothing used it",
     "registries.config.objective": "l2 left grain: look is the default for pictures",
     "registries.fit options.objective": "l2 left grain: look is the default for pictures",
+    "registries.presets.thorough.options is gone": "pairs suit the budget by themselves",
     "registries.efforts": "a budget includes everything, and less is enough",
     **{
         f"registries.{options} options.{name} was": "0 is as many as suit the budget"

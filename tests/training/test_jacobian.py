@@ -151,7 +151,7 @@ def test_the_step_grows_with_the_models_rounding():
         theta = torch.zeros(parameters.count, dtype=torch.float64)
         steps.append(gauss_newton.difference_step(task, parameters, theta))
     low, high = gauss_newton.STEP_LIMITS
-    assert low <= steps[0] < 2 * low < 2 * steps[0] < steps[1] < steps[2] <= high
+    assert low <= steps[0] < 2 * low and 2 * steps[0] < steps[1] < steps[2] <= high
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
