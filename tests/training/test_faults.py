@@ -202,7 +202,7 @@ TWO = {"init": "auto", "starts": 2, "budget": 1000, "samples": 6, "validation": 
 def cheap_starts(monkeypatch):
     """Even a small budget is for several starts."""
     monkeypatch.setattr(gauss_newton, "CALLS_PER_START", 1)
-    monkeypatch.setattr("s4s_core.training.fit.kept_classical", lambda settings: KEPT)
+    monkeypatch.setattr("s4s_core.training.search.kept_classical", lambda settings: KEPT)
 
 
 @pytest.fixture

@@ -228,7 +228,7 @@ def test_a_classical_solver_that_breaks_on_held_out_noise_does_no_harm(monkeypat
         return guard(task, method, pairs, starts, trained, state)
 
     monkeypatch.setattr(scoring, "guard", broken)
-    monkeypatch.setattr("s4s_core.training.fit.kept_classical", lambda settings: KEPT)
+    monkeypatch.setattr("s4s_core.training.search.kept_classical", lambda settings: KEPT)
     scores = tiny_fit(changed(inner, denoise=denoise), init="auto").scores["4"]
     assert levels and scores["classical_name"].endswith(kept[-1].schedule)
     assert scores["rmse"] < scores["classical"] and scores["initial"] is None

@@ -89,7 +89,7 @@ def test_stopped_after_every_event(tmp_path, whole, method):
 def test_a_run_of_several_chunks_resumes_bit_by_bit(tmp_path, monkeypatch, calls_per_start):
     """More pairs than a chunk, in a number that chunks do not divide; two starts or one."""
     monkeypatch.setattr(gauss_newton, "CALLS_PER_START", calls_per_start)
-    monkeypatch.setattr("s4s_core.training.fit.kept_classical", lambda settings: KEPT)
+    monkeypatch.setattr("s4s_core.training.search.kept_classical", lambda settings: KEPT)
     sizes = {"samples": 20, "validation": 4, "held_out": 4, "budget": 6000, "starts": 2}
     run = partial(tiny_fit, small(), 5, init="auto", **sizes)
     result, events = stopped_after_every_event(run, tmp_path / "run.safetensors")
