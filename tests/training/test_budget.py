@@ -15,6 +15,7 @@ from s4s_core.app.plan import RunProgress
 from s4s_core.errors import TrainingError
 from s4s_core.names import EFFORTS, FURTHER_SHARE, METHODS
 from s4s_core.training.fit import fit
+from s4s_core.training.gradient import GradientMethod
 from s4s_core.training.plan import CallPlan, plan_of
 from s4s_core.training.settings import Settings
 from s4s_core.training.state import RunState
@@ -154,6 +155,12 @@ def test_a_budget_too_small_for_one_step_is_refused_and_a_sufficient_one_named(o
 
 def stop(event):
     raise Stop
+
+
+def test_a_method_that_wants_less_than_a_step_is_not_told_to_spend_more(monkeypatch):
+    """No budget would be enough: its own plan limits it."""
+    monkeypatch.setattr(GradientMethod, "planned_calls", lambda *_: 1)
+    assert fit(counting(), 4, "s4s", budget=QUICK, epochs=1).calls <= QUICK
 
 
 # --- progress
