@@ -88,6 +88,13 @@ def test_most_of_a_quick_budget_is_spent_on_training(whole, name):
     assert sum(plan.training.values()) > 0.4 * plan.total
 
 
+@pytest.mark.parametrize("method", ["s4s", "s4s-alt"])
+def test_without_a_budget_a_gradient_method_makes_the_calls_that_are_planned(method):
+    options = {"nfe": 3, "method": method, "epochs": 1, "samples": 20, "validation": 5}
+    options |= {"held_out": 4, "init": "ipndm:3:edm"}
+    assert fit(counting(), **options).calls == plan_for(options).total
+
+
 @given(
     nfes=st.sets(st.integers(1, 24), min_size=1, max_size=8),
     more=st.integers(0, 40_000),
