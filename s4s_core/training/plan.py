@@ -77,11 +77,12 @@ class CallPlan:
         return share - self.search[nfe] - self.scoring[nfe]
 
     def lacking(self, nfe: int, least: int) -> int:
-        """Return by how much the budget should grow for training to get `least` calls."""
-        if self.settings.limit is None:
+        """Return by how much the budget should grow to allow `least` calls of training."""
+        budget = self.budget(nfe)
+        if budget is None:
             return 0
         first = nfe == self.order[0] or not self.settings.inclusive
-        return max(0, math.ceil((least - self.training[nfe]) / (1 if first else FURTHER_SHARE)))
+        return max(0, math.ceil((least - budget) / (1 if first else FURTHER_SHARE)))
 
     @property
     def total(self) -> int:

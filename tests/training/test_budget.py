@@ -15,6 +15,7 @@ from s4s_core.app.plan import RunProgress
 from s4s_core.errors import TrainingError
 from s4s_core.names import EFFORTS, FURTHER_SHARE, METHODS
 from s4s_core.training.fit import fit
+from s4s_core.training.gradient import GradientMethod
 from s4s_core.training.plan import CallPlan, plan_of
 from s4s_core.training.settings import Settings
 from s4s_core.training.state import RunState
@@ -87,6 +88,13 @@ def test_most_of_a_quick_budget_is_spent_on_training(whole, name):
     assert sum(plan.training.values()) > 0.4 * plan.total
 
 
+@pytest.mark.parametrize("method", ["s4s", "s4s-alt"])
+def test_without_a_budget_a_gradient_method_makes_the_calls_that_are_planned(method):
+    options = {"nfe": 3, "method": method, "epochs": 1, "samples": 20, "validation": 5}
+    options |= {"held_out": 4, "init": "ipndm:3:edm"}
+    assert fit(counting(), **options).calls == plan_for(options).total
+
+
 @given(
     nfes=st.sets(st.integers(1, 24), min_size=1, max_size=8),
     more=st.integers(0, 40_000),
@@ -154,6 +162,12 @@ def test_a_budget_too_small_for_one_step_is_refused_and_a_sufficient_one_named(o
 
 def stop(event):
     raise Stop
+
+
+def test_a_method_that_wants_less_than_a_step_is_not_told_to_spend_more(monkeypatch):
+    """No budget would be enough: its own plan limits it."""
+    monkeypatch.setattr(GradientMethod, "planned_calls", lambda *_: 1)
+    assert fit(counting(), 4, "s4s", budget=QUICK, epochs=1).calls <= QUICK
 
 
 # --- progress
