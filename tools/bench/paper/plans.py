@@ -30,7 +30,7 @@ METHODS = ("s4s", "s4s-alt", "gauss-newton")
 SEEDS = 3
 BUDGET = 8_000
 NORMAL = 20_000
-"""The default budget of `train`."""
+"""The default budget of version 0.1, for training alone."""
 TOTAL = 12_000
 """The most model calls of a headline cell, everything included."""
 ARTISTS = {
