@@ -12,6 +12,9 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+ROOT = Path(__file__).absolute().parent
+"""Where pip runs: nothing in the folder that the host was started in may be imported."""
+
 HOST_PACKAGES = ("torch", "torchvision", "gradio", "numpy")
 """Every host brings these, in versions that work for it."""
 
@@ -43,12 +46,12 @@ def install(lines: list[str]) -> int:
         constraints = Path(folder, "constraints.txt")
         constraints.write_text("\n".join(pinned), encoding="utf-8")
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--retries", "1"]
-        return subprocess.call([*pip, "-c", str(constraints), *lines])
+        return subprocess.call([*pip, "-c", str(constraints), *lines], cwd=ROOT)
 
 
 def main() -> int:
     """Return 0, or pip's exit code if it failed."""
-    lines = missing(Path(__file__).with_name("requirements.txt").read_text(encoding="utf-8"))
+    lines = missing((ROOT / "requirements.txt").read_text(encoding="utf-8"))
     if not lines:
         return 0
     print(f"S4S: installing {', '.join(lines)}", flush=True)

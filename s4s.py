@@ -8,14 +8,19 @@ Packages go into .venv next to this file, or into the folder in the environment 
 If the running Python already has every package, it is used instead.
 """
 
+import os
 import sys
 
 if sys.version_info < (3, 10):  # noqa: UP036 - older versions fail on the code below
     sys.exit("error: S4S needs Python 3.10 or newer; this is " + sys.version.split()[0] + ".")
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # embedded Pythons do not
+from trainer.__main__ import forget_working_folder
+
+forget_working_folder()  # before anything else is imported
+
 import hashlib
 import importlib.util
-import os
 import re
 import signal
 import subprocess
@@ -74,26 +79,31 @@ def satisfied(files: list[Path]) -> bool:
 # The environment
 
 
-def stamps(folder: Path, python: Path, files: list[Path]) -> dict[Path, str]:
-    """Map each stamp file to its text. A stamp marks a requirements file as installed."""
-    show_version = [str(python), "-c", "import sys; print(sys.version)"]
-    version = subprocess.run(show_version, capture_output=True).stdout
-    return {
-        folder / f"s4s-{file.stem}.stamp": hashlib.sha256(version + file.read_bytes()).hexdigest()
-        for file in files
-    }
+def answer(python: Path, *arguments: str) -> bytes:
+    """Return what an environment's Python prints, or nothing if it does not work."""
+    try:
+        done = subprocess.run([str(python), *arguments], cwd=ROOT, capture_output=True)
+    except OSError:
+        return b""
+    return done.stdout if done.returncode == 0 else b""
+
+
+def stamps(folder: Path, python: Path, files: list[Path]) -> dict[Path, bytes]:
+    """Map each stamp file to its content. A stamp marks a requirements file as installed."""
+    version = answer(python, "-c", "import sys; print(sys.version)")
+    digests = {file: hashlib.sha256(version + file.read_bytes()).hexdigest() for file in files}
+    return {folder / f"s4s-{file.stem}.stamp": digests[file].encode() for file in files}
 
 
 def is_ready(folder: Path, python: Path, files: list[Path]) -> bool:
     return python.exists() and all(
-        path.is_file() and path.read_text(encoding="utf-8") == text
-        for path, text in stamps(folder, python, files).items()
+        path.is_file() and path.read_bytes() == digest
+        for path, digest in stamps(folder, python, files).items()
     )
 
 
 def has_pip(python: Path) -> bool:
-    show_version = [str(python), "-m", "pip", "--version"]
-    return python.exists() and subprocess.run(show_version, capture_output=True).returncode == 0
+    return bool(answer(python, "-m", "pip", "--version"))
 
 
 def make_venv(folder: Path, python: Path) -> None:
@@ -104,7 +114,7 @@ def make_venv(folder: Path, python: Path) -> None:
             "'sudo apt install python3-venv') and run the same command again."
         )
     print(f"s4s: creating an environment in {folder}", flush=True)
-    created = subprocess.call([sys.executable, "-m", "venv", folder]) == 0
+    created = subprocess.call([sys.executable, "-m", "venv", folder], cwd=ROOT) == 0
     if not (created and has_pip(python)):
         raise SetupError(f"could not create an environment in {folder}. Delete it and try again.")
 
@@ -113,7 +123,8 @@ def install(python: Path, files: list[Path]) -> None:
     names = ", ".join(dict.fromkeys(name for file in files for name, _ in requirements(file)))
     print(f"s4s: installing {names} (this can take a while)", flush=True)
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    if subprocess.call([*command, *(part for file in files for part in ("-r", str(file)))]):
+    listed = [part for file in files for part in ("-r", str(file))]
+    if subprocess.call([*command, *listed], cwd=ROOT):
         raise SetupError(
             "pip could not install the packages (see above). Check the network and the free disk "
             "space, and run the same command again."
@@ -123,26 +134,30 @@ def install(python: Path, files: list[Path]) -> None:
 def prepare(folder: Path, files: list[Path]) -> Path:
     """Install the packages in the files into the environment in `folder`; return its Python.
 
-    Stamps are removed first and written last, so an interrupted setup is repeated.
+    Stamps are removed first and written last, so an interrupted setup is repeated. All child
+    processes run in the checkout, because they could import from the user's working folder.
     """
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    if is_ready(folder, python, files):
-        return python
-    if not has_pip(python):
-        make_venv(folder, python)
-    expected = stamps(folder, python, files)
-    for path in expected:
-        path.unlink(missing_ok=True)
-    install(python, files)
-    for path, text in expected.items():
-        path.write_text(text, encoding="utf-8")
+    try:
+        if is_ready(folder, python, files):
+            return python
+        if not has_pip(python):
+            make_venv(folder, python)
+        expected = stamps(folder, python, files)
+        for path in expected:
+            path.unlink(missing_ok=True)
+        install(python, files)
+        for path, digest in expected.items():
+            path.write_bytes(digest)
+    except OSError as error:
+        raise SetupError(f"{folder} cannot be used ({error}). Delete it and try again.") from error
     return python
 
 
 # Running
 
 
-def run(command: Sequence[str], cwd: Path | None = None, env: dict[str, str] | None = None) -> int:
+def run(command: Sequence[str], cwd: Path | None = None) -> int:
     """Run a command to its end and return its exit code.
 
     Ctrl-C reaches the command directly, and the command decides when to stop. SIGTERM is passed
@@ -150,7 +165,7 @@ def run(command: Sequence[str], cwd: Path | None = None, env: dict[str, str] | N
     """
     started: list[subprocess.Popen[bytes]] = []
     signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in started])
-    process = subprocess.Popen(command, cwd=cwd, env=env)
+    process = subprocess.Popen(command, cwd=cwd)
     started.append(process)
     while True:
         try:
@@ -168,9 +183,8 @@ def start(arguments: list[str]) -> int:
     python = sys.executable if satisfied(files) else str(prepare(folder, files))
     if testing:
         return run([python, "-m", "pytest", *arguments[1:]], cwd=ROOT)
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    return run([python, "-m", "trainer", *(arguments or DEFAULT_COMMAND)], env=environment)
+    main = str(ROOT / "trainer" / "__main__.py")
+    return run([python, main, *(arguments or DEFAULT_COMMAND)])
 
 
 def main() -> int:

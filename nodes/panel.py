@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from comfy.cli_args import args
 
 from ..s4s_core.app import folders
-from ..s4s_core.app.processes import command
+from ..s4s_core.app.processes import trainer_command
 from ..s4s_core.errors import HostError
 
 PREFIX = "S4S panel: "
@@ -25,7 +25,7 @@ class Panel:
     """At most one panel process; it watches ComfyUI's process and ends with it."""
 
     def __init__(self, argv: Sequence[str] | None = None) -> None:
-        self._argv = argv or command("trainer", "panel", "--no-browser", "--follow", os.getpid())
+        self._argv = argv or trainer_command("panel", "--no-browser", "--follow", os.getpid())
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._url: str | None = None

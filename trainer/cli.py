@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from s4s_core import __version__
 from s4s_core.errors import S4SError
@@ -49,8 +50,10 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 1 for an S4SError, 130 for Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
-    if hasattr(sys.stdout, "reconfigure"):  # a Windows code page cannot show every name
-        sys.stdout.reconfigure(errors="replace")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a Windows code page cannot show every name
+            encoding = "utf-8" if sys.flags.utf8_mode else None  # else what PYTHONIOENCODING says
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
     args = build_parser(argv[0] if argv else None).parse_args(argv)
     try:
         code: int = args.run(args)

@@ -16,30 +16,19 @@ DETACHED_IN: Path | None = None
 Set it if the current folder may be removed: torch does not load in a folder that is gone.
 """
 
+_PACKAGES = (CHECKOUT / "trainer", CHECKOUT / "s4s_trainer")
 _SYNCHRONIZE, _WAIT_TIMEOUT = 0x100000, 0x102
-
-_LINE = (
-    "import runpy, sys; "
-    "[s.reconfigure(encoding='utf-8', errors='replace') for s in (sys.stdout, sys.stderr)]; "
-    "sys.path.insert(0, {home!r}); "
-    "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
-)
-
-
-def command(module: str, *arguments: object) -> list[str]:
-    """Return the command line for `python -m module arguments` from this checkout.
-
-    It does not rely on PYTHONPATH or the working folder, because the embedded Python of ComfyUI's
-    portable build for Windows ignores both. The output is UTF-8.
-    """
-    line = _LINE.format(home=str(CHECKOUT), module=module)
-    return [sys.executable, "-c", line, *map(str, arguments)]
 
 
 def trainer_command(*arguments: object) -> list[str]:
-    """Return the command line for `python -m trainer arguments` (s4s_trainer in the wheel)."""
-    module = "trainer" if (CHECKOUT / "trainer").is_dir() else "s4s_trainer"
-    return command(module, *arguments)
+    """Return the command line for `python -m trainer arguments` (s4s_trainer in the wheel).
+
+    It names the file to run, because the embedded Python of ComfyUI's portable build for Windows
+    ignores PYTHONPATH and the working folder, and others would import from that folder. With
+    utf8 the output is UTF-8 whatever the code page.
+    """
+    package = next(path for path in _PACKAGES if path.is_dir())
+    return [sys.executable, "-X", "utf8", str(package / "__main__.py"), *map(str, arguments)]
 
 
 def is_alive(pid: int) -> bool:

@@ -14,7 +14,7 @@ from s4s_core import SolverPack, classical_table, save_solver
 from s4s_core.app import folders
 from s4s_core.app.description import describe, describe_table
 from s4s_core.app.folders import publish
-from s4s_core.app.processes import command
+from s4s_core.app.processes import trainer_command
 from s4s_core.errors import SolverFileError
 from s4s_core.solver_file import load_unchanged
 
@@ -159,7 +159,7 @@ def test_a_file_is_read_again_only_when_it_changed(home):
 
 def test_the_trainer_starts_where_neither_path_nor_folder_help(tmp_path):
     """-I ignores PYTHONPATH, the user's packages and the working folder, as embedded Pythons do."""
-    python, *rest = command("trainer", "--version")
+    python, *rest = trainer_command("--version")
     done = subprocess.run([python, "-I", *rest], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith("s4s "), done.stderr
 

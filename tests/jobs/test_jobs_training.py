@@ -212,10 +212,15 @@ def test_a_bad_model_fails_with_one_line(home, model, says):
 @pytest.mark.skipif(sys.platform == "win32", reason="limits are POSIX's")
 def test_a_job_can_be_resumed_after_the_disk_was_full():
     """A limit of 6 kB per file stands in for a full disk; the teacher's results exceed it."""
+    import resource
+
     job = add()
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); "
-    python, flag, line, *arguments = trainer_command("work", job.id)
-    done = subprocess.run([python, flag, limit + line, *arguments], capture_output=True)
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+
+    command = trainer_command("work", job.id)
+    done = subprocess.run(command, capture_output=True, preexec_fn=limit)
     view = job.view()
     assert done.returncode == 1 and view.status == "failed", done.stderr.decode()
     assert "disk is full" in view.error or "ould not" in view.error or "cannot" in view.error

@@ -13,18 +13,20 @@ from wheels import make_wheel, offline
 
 ROOT = Path(__file__).resolve().parents[2]
 
-TRAINER = """
+CLI = """
 import os, sys, time
 import tiny
-print("trainer", os.getcwd(), sys.argv[1:], flush=True)
-if sys.argv[1:] == ["wait"]:
-    try:
-        print("waiting", flush=True)
-        time.sleep(600)
-    except KeyboardInterrupt:
-        print("saved", flush=True)
-        sys.exit(33)
-sys.exit(int(sys.argv[-1]) if sys.argv[-1].isdigit() else 0)
+
+def main():
+    print("trainer", os.getcwd(), sys.argv[1:], flush=True)
+    if sys.argv[1:] == ["wait"]:
+        try:
+            print("waiting", flush=True)
+            time.sleep(600)
+        except KeyboardInterrupt:
+            print("saved", flush=True)
+            return 33
+    return int(sys.argv[-1]) if sys.argv[-1].isdigit() else 0
 """
 PYTEST = "import sys; print('pytest', sys.argv[1:]); sys.exit(5)"
 
@@ -83,7 +85,7 @@ def test_an_old_python_and_one_without_venv_are_reported(s4s, monkeypatch, tmp_p
 
 
 class Checkout:
-    """A folder with the real s4s.py and a tiny trainer, with wheels instead of a network."""
+    """A folder with the real s4s.py and start of the trainer, a tiny command line and wheels."""
 
     def __init__(self, folder):
         self.folder = folder / "check out"
@@ -93,8 +95,11 @@ class Checkout:
         for path in (self.folder / "trainer", self.folder / "requirements", self.elsewhere):
             path.mkdir(parents=True)
         shutil.copy(ROOT / "s4s.py", self.folder)
-        (self.folder / "trainer" / "__init__.py").touch()
-        (self.folder / "trainer" / "__main__.py").write_text(TRAINER)
+        for name in ("__init__.py", "__main__.py"):
+            shutil.copy(ROOT / "trainer" / name, self.folder / "trainer")
+        (self.folder / "trainer" / "cli.py").write_text(CLI)
+        for name in ("trainer", "tiny", "json", "pip", "venv", "ensurepip", "pytest"):
+            (self.elsewhere / f"{name}.py").write_text(f"raise SystemExit('imported {name}')")
         self.requirements = self.folder / "requirements.txt"
         self.requirements.write_text("tiny>=1.0\n")
         for name, line in (("panel", "tiny>=1.1"), ("lpips", "tiny>=1.1"), ("dev", "pytest>=8.0")):
@@ -187,7 +192,14 @@ def remove_stamps_and_packages(checkout):
         shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("damage", [remove_pip, remove_python, remove_stamps_and_packages])
+def spoil_stamps(checkout):
+    for path in checkout.venv.glob("*.stamp"):
+        path.write_bytes(b"\xff\x00")
+
+
+@pytest.mark.parametrize(
+    "damage", [remove_pip, remove_python, remove_stamps_and_packages, spoil_stamps]
+)
 def test_an_incomplete_environment_is_repaired(checkout, damage):
     damage(checkout)
     done = checkout.run("4")
@@ -203,6 +215,40 @@ def test_an_interrupted_install_leaves_no_stamp(checkout, s4s, monkeypatch):
         s4s.prepare(checkout.venv, [changed])
     assert not checkout.venv.joinpath("s4s-requirements.stamp").exists()
     assert "installing tiny" in checkout.run("0").stdout
+
+
+def python_is_garbage(venv):
+    (venv / "bin").mkdir(parents=True)
+    for name in ("python", "python3", f"python3.{sys.version_info.minor}"):
+        (venv / "bin" / name).write_bytes(b"\xff\x00")
+
+
+def python_is_a_folder(venv):
+    (venv / "bin" / "python").mkdir(parents=True)
+
+
+def a_stamp_is_a_folder(venv):
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    (venv / "s4s-requirements.stamp" / "x").mkdir(parents=True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the folders of POSIX")
+@pytest.mark.parametrize("damage", [python_is_garbage, python_is_a_folder, a_stamp_is_a_folder])
+def test_a_garbage_environment_says_delete_it(checkout, tmp_path, damage):
+    damage(tmp_path / "venv")
+    done = checkout.run("0", S4S_VENV=str(tmp_path / "venv"))
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert str(tmp_path / "venv") in last and last.endswith("Delete it and try again.")
+
+
+def test_a_damaged_package_says_delete_the_environment(checkout):
+    (package,) = checkout.venv.rglob("site-packages/tiny/__init__.py")
+    package.write_text("import no_such_module")
+    done = checkout.run("0")
+    package.write_text("")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert str(checkout.venv) in done.stderr and "delete it" in done.stderr
 
 
 def test_a_folder_that_cannot_be_created_is_reported(checkout, tmp_path):

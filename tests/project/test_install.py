@@ -41,6 +41,8 @@ def checkout(tmp_path):
     """A folder with install.py, a requirements file and a fake pip."""
     shutil.copy(ROOT / "install.py", tmp_path)
     (tmp_path / "requirements.txt").write_text(REQUIREMENTS)
+    (tmp_path / "host").mkdir()
+    (tmp_path / "host" / "pip.py").write_text("raise SystemExit('imported from the host folder')")
     (tmp_path / "site" / "pip").mkdir(parents=True)
     (tmp_path / "site" / "pip" / "__init__.py").touch()
     (tmp_path / "site" / "pip" / "__main__.py").write_text(PIP)
@@ -49,7 +51,7 @@ def checkout(tmp_path):
 
 def run(checkout: Path) -> tuple[int, str]:
     """Run install.py from another folder, as hosts do; return its exit code and output."""
-    options = {"cwd": checkout / "site", "capture_output": True, "text": True, "timeout": 300}
+    options = {"cwd": checkout / "host", "capture_output": True, "text": True, "timeout": 300}
     env = {**os.environ, "PYTHONPATH": str(checkout / "site")}
     done = subprocess.run([sys.executable, str(checkout / "install.py")], env=env, **options)
     return done.returncode, done.stdout + done.stderr

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from s4s_core.app.folders import CHECKOUT, panel_packages
+from s4s_core.app.processes import trainer_command
 from s4s_core.errors import S4SError, shell_line
 from s4s_core.lock import Lock
 
@@ -38,11 +39,8 @@ def provide_gradio(install: bool = False) -> None:
 def _advice() -> str:
     if not list_of("panel").is_file():  # a wheel: the user manages its environment
         return f"The panel needs gradio. Install it with: {install_line('panel')}"
-    line = shell_line([sys.executable, "-m", "trainer", "panel", "--install"])
-    return (
-        "The panel needs gradio. To download it into a separate folder, run this command in "
-        f"{CHECKOUT}: {line}"
-    )
+    line = shell_line(trainer_command("panel", "--install"))
+    return f"The panel needs gradio. To download it into a separate folder, run: {line}"
 
 
 def _install() -> None:
@@ -72,7 +70,9 @@ def _run_pip(folder: Path) -> None:
     """Fill a folder with pip, showing its output; raise S4SError with its last line on failure."""
     pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     command = [*pip, "--target", str(folder), "-r", str(list_of("panel"))]
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
+    done = subprocess.run(  # in our own folder: what lies in the user's must not be imported
+        command, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True, errors="replace"
+    )
     sys.stderr.write(done.stderr)
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
