@@ -4,13 +4,14 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from torchrun import ranks
 
+from s4s_core.app.processes import trainer_command
 from s4s_core.errors import SavedRunError
 from s4s_core.training.state import RunState, exclusive
 from trainer.cli import main
@@ -59,10 +60,6 @@ def model(function="pictures"):
     return ["--model", f"python:{MODELS}:{function}"]
 
 
-def environment():
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-
 def left(folder):
     """The names of what is in the folder besides the config."""
     return sorted(path.name for path in folder.iterdir() if path.name != "small.toml")
@@ -73,7 +70,7 @@ def train_there(where, *options):
     command = [sys.executable, "-c", SHELL, "-c", STOPPING, where, "train", *model(), *SMALL]
     done = subprocess.run(
         [*command, *options],
-        env=environment(),
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -225,20 +222,11 @@ def test_processes_of_torchrun_share_the_saved_run(capsys, monkeypatch, folder):
     """The second finds neither a run that the first deletes nor one that it has finished."""
     options = [*model(), *SMALL, "--no-picture"]
     assert train_here(capsys, monkeypatch, *options, stop="3 steps, it")[0] == 130
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    running = []
-    for rank in range(2):
-        names = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "MASTER_PORT": port}
-        variables = {key: str(value) for key, value in names.items()}
-        variables |= {"MASTER_ADDR": "127.0.0.1"}
-        if sys.platform == "linux":  # else gloo asks for this machine's name
-            variables["GLOO_SOCKET_IFNAME"] = "lo"
-        command = [sys.executable, "-m", "trainer", "train", *options, "--fresh"]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        running.append(subprocess.Popen(command, env=environment() | variables, **pipes))
-    (out, err), (other_out, other_err) = (p.communicate(timeout=PATIENCE) for p in running)
+    command = trainer_command("train", *options, "--fresh")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with ranks(2) as environments:
+        running = [subprocess.Popen(command, env=each, **pipes) for each in environments]
+        (out, err), (other_out, other_err) = (p.communicate(timeout=PATIENCE) for p in running)
     assert [p.returncode for p in running] == [0, 0], err + other_err
     assert "At most" in err and "Going on" not in err and "Solver:" in out
     assert not other_out and "model calls" not in other_err

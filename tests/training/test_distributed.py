@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from learners import small, tiny_fit
+from torchrun import ranks
 
 from s4s_core import load_solver
 
@@ -54,33 +54,22 @@ dist.destroy_process_group()
 """
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def launch(folder, method, world, timeout=900):
     """Run the worker in `world` processes; what each says about itself."""
-    port, running = free_port(), []
     command = [sys.executable, "-c", WORKER, str(folder), method, json.dumps(OPTIONS)]
-    for rank in range(world):
-        names = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "MASTER_PORT": port}
-        environment = os.environ | {key: str(value) for key, value in names.items()}
-        environment |= {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-        if sys.platform == "linux":  # else gloo asks for this machine's name, which may not resolve
-            environment["GLOO_SOCKET_IFNAME"] = "lo"
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")])
-        running.append(
-            subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-        )
-    try:
-        for process in running:
-            _, errors = process.communicate(timeout=timeout)
-            assert process.returncode == 0, errors
-    finally:
-        for process in running:
-            process.kill()
+    path = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers")])}
+    with ranks(world) as environments:
+        running = [
+            subprocess.Popen(command, env=each | path, stderr=subprocess.PIPE, text=True)
+            for each in environments
+        ]
+        try:
+            for process in running:
+                _, errors = process.communicate(timeout=timeout)
+                assert process.returncode == 0, errors
+        finally:
+            for process in running:
+                process.kill()
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
 
 
