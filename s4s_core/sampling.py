@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from .errors import ModelError
-from .model import BoundDenoiser, Condition, Denoiser, PlainDenoiser, optional
+from .model import BoundDenoiser, Condition, Denoiser, PlainDenoiser, arguments
 from .program import Move, Program, lower
 from .slicing import from_node
 from .table import SolverTable
@@ -205,7 +205,7 @@ def sample(
     def bound(
         point: torch.Tensor, sigma: torch.Tensor, guidance: torch.Tensor | None
     ) -> torch.Tensor:
-        return call_model(point.to(dtype), sigma, *optional(cond, guidance))
+        return call_model(*arguments(point.to(dtype), sigma, cond, guidance))
 
     x = x.to(work)
     out = run(compiled(table, start), bound, Cursor(x, x), callback=callback).point.to(dtype)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save
 from .atomic import StrPath, write_atomic
 from .classical import classical_table
 from .errors import ModelError
-from .model import Condition, Denoiser, Model
+from .model import Condition, Denoiser, Model, writable
 from .sampling import sample
 from .schedules import schedule
 from .spaces import as_float64
@@ -231,4 +231,4 @@ def _render(teacher: Teacher, part: Pairs, denoise: Denoiser) -> torch.Tensor:
     with torch.no_grad():
         if isinstance(teacher, SolverTable):
             return sample(denoise, part.x, teacher, part.cond)
-        return teacher(part.x, part.cond)
+        return teacher(writable(part.x), writable(part.cond)).clone()

@@ -266,7 +266,8 @@ class Run:
     def draw(self, cache: StrPath | None = None) -> None:
         """Check the model if the run is new, choose the teacher, and draw its pairs."""
         if self.state.calls is None:
-            self.batcher.call(lambda batch: check_model(self.model))
+            gradient = self.method.entry.needs_gradient
+            self.batcher.call(lambda batch: check_model(self.model, gradient))
         sizes, teacher = self.settings.sizes, self.teacher
         drawn, before = 0, self.plan.choice
         shared = cache is not None and can_be_shared(self.model, teacher)

@@ -2,22 +2,23 @@
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from ..errors import ModelError, TrainingCancelled, TrainingDiverged
-from ..model import Condition, Model, optional
+from ..errors import ModelError, TrainingCancelled, TrainingDiverged, TrainingError
+from ..model import Condition, Model, arguments
 from ..objectives import Objective, band_features, makes_pictures
 from ..sampling import check_x0, sample
 from ..spaces import alpha, as_float64, sigma_of_log_snr
 from ..table import SolverTable
 from ..teacher import Pairs, draw_noise
 from .distributed import is_first
-from .memory import Batcher
+from .memory import Batcher, is_out_of_memory
 
 CHOICE, TEACHER, SEARCH, SCORING = "choice", "teacher", "search", "scoring"
 """Phases of every run; those between SEARCH and SCORING are the method's own."""
@@ -77,7 +78,7 @@ class Meter:
         if self._cancelled is not None and self._cancelled():
             raise TrainingCancelled("Training was cancelled. Start it again to resume.")
         self.calls += x.shape[0]
-        return self._denoise(x, sigma, *optional(cond, guidance))
+        return self._denoise(*arguments(x, sigma, cond, guidance))
 
 
 class NotFinite(ArithmeticError):
@@ -231,31 +232,82 @@ class Task:
             self.best = float(validation), table
 
 
-def check_model(model: Model) -> None:
-    """Raise ModelError if the model cannot be trained with, by CHECK_CALLS calls on one sample.
+def not_differentiable(problem: object) -> TrainingError:
+    """Return the error to raise where a gradient method meets a model without gradients."""
+    reason = str(problem).partition("\n")[0][:120].rstrip(". ")
+    return TrainingError(
+        f"This model cannot be trained by back-propagation: {reason}. Change its denoise, or use "
+        "the method gauss-newton, which needs no gradients."
+    )
+
+
+@contextmanager
+def explain_no_gradient() -> Iterator[None]:
+    """Raise TrainingError, with advice, where torch cannot differentiate a model."""
+    try:
+        yield
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        raise not_differentiable(error) from error
+
+
+def _check_gradient(
+    model: Model,
+    point: torch.Tensor,
+    level: torch.Tensor,
+    cond: Condition | None,
+    earlier: list[torch.Tensor],
+) -> None:
+    """Differentiate one call; raise TrainingError if that fails. Its result joins the `earlier`."""
+    leaf = point.clone().requires_grad_()
+    with torch.enable_grad(), explain_no_gradient():
+        given = arguments(leaf.clone(), level, cond)
+        x0 = check_x0(result := model.denoise(*given), point)
+        if not (torch.equal(given[0], point) and torch.equal(given[1], level)):
+            raise not_differentiable("it writes into its arguments")
+        if any(result.data_ptr() == each.data_ptr() for each in earlier):
+            raise not_differentiable("it returns the same tensor from each call")
+        earlier.append(result.detach())  # which keeps its memory in use
+        found = x0.requires_grad and torch.autograd.grad(x0.sum(), leaf, allow_unused=True)[0]
+        if not isinstance(found, torch.Tensor):
+            raise not_differentiable("its results have no gradient (no_grad or detach)")
+
+
+def check_model(model: Model, gradient: bool = False) -> None:
+    """Raise an error if the model cannot be trained with, by CHECK_CALLS calls on one sample.
 
     Its results must be finite, and depend on the arguments of a call only. A cache such as TeaCache
     answers with an earlier result if little has changed since. So one input is evaluated twice
     after a call far from it, and twice after one near it that such a cache reuses. On the demo
     model reuse moves both results alike, by 1.2 % or more; kernels that are not exact make all four
     differ, by 3 % at most (bfloat16, CFG 7.5).
+
+    With `gradient`, four of these calls are differentiated.
     """
     x, cond = draw_noise(model, 1, _CHECK_SEED)
     high, x0 = float(model.sigma_max), torch.zeros_like(x)
 
-    def call(sigma: float, sign: int = 1) -> torch.Tensor:
+    def at(sigma: float, sign: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
         level = x.new_full((1,), sigma)
-        point = alpha(model.space, level) * x0 + sign * sigma / high * x
+        return alpha(model.space, level) * x0 + sign * sigma / high * x, level
+
+    def call(sigma: float, sign: int = 1) -> torch.Tensor:
+        point, level = at(sigma, sign)
         with torch.no_grad():
-            result = model.denoise(point, level, *optional(cond, None))
+            result = model.denoise(*arguments(point, level, cond))
         return check_x0(result, point).clone()
 
     def after_far(*between: float) -> torch.Tensor:
-        call(high, sign=-1)
+        if gradient:
+            _check_gradient(model, *at(high, sign=-1), cond, results)
+        else:
+            call(high, sign=-1)
         for sigma in between:
             call(sigma)
         return as_float64(call(middle))
 
+    results: list[torch.Tensor] = []
     x0 = call(high)
     if not math.isfinite(float(as_float64(x0).abs().sum())):
         raise ModelError(
