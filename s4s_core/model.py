@@ -50,10 +50,11 @@ class Times(Protocol):
 class Model(HasSpace, Protocol):
     """A diffusion model to sample from or to train a solver for.
 
-    Optional attributes: `conditions` (if the model takes any), `device` (where x belongs; the CPU if absent), `times` (see `Times`),
-    `takes_guidance` (True if `denoise` has the fourth argument of `Denoiser`, and it changes
-    anything), and `fingerprint` (text that identifies everything the results depend on, so that
-    saved runs and cached pairs are only reused for the same model).
+    Optional attributes: `conditions` (a model without takes none), `device` (where x belongs; the
+    CPU if absent), `times` (see `Times`), `takes_guidance` (True if `denoise` has the fourth
+    argument of `Denoiser`, and it changes anything), and `fingerprint` (text that identifies
+    everything the results depend on, so that saved runs and cached pairs are only reused for the
+    same model). `contract.RULES` has the rule of each.
     """
 
     @property

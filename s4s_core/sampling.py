@@ -1,12 +1,12 @@
 """The one loop that runs every table. Nothing else in the repository steps an ODE."""
 
-import inspect
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 
+from .contract import accepts, shown
 from .errors import ModelError
 from .model import BoundDenoiser, Condition, Denoiser, PlainDenoiser, arguments
 from .program import Move, Program, lower
@@ -166,16 +166,23 @@ def run(
 
 def require_guidance(denoise: Callable[..., torch.Tensor]) -> None:
     """Raise ModelError unless `denoise` has a fourth argument."""
-    try:
-        inspect.signature(denoise).bind(None, None, None, None)
-    except TypeError:
+    if not accepts(denoise, 4):
         raise ModelError(
             "This solver sets the guidance of each call, but the model cannot be told: give its "
             "denoise a fourth argument (see s4s_core.model.Denoiser), or run "
             "table.replace(guidance=None)."
-        ) from None
-    except ValueError:  # a callable without a signature
-        pass
+        )
+
+
+def _check_sampling(denoise: object, x: object, cond: Condition | None) -> None:
+    """Raise ModelError unless `denoise` can be called, on noise that is fit for it."""
+    if not accepts(denoise, 2 if cond is None else 3):
+        raise ModelError(
+            "The model must be a function denoise(x, sigma), or denoise(x, sigma, cond) if it gets "
+            f"conditions, not {shown(denoise)}."
+        )
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.ndim == 0:
+        raise ModelError(f"x must be a floating-point tensor [batch, ...], not {shown(x)}.")
 
 
 def sample(
@@ -196,6 +203,7 @@ def sample(
     inpainting: where the mask is 0, the result is exactly the original. Hosts blend values between
     0 and 1 themselves, inside their model calls.
     """
+    _check_sampling(denoise, x, cond)
     dtype, work = x.dtype, torch.promote_types(x.dtype, torch.float32)
     call_model: Callable[..., torch.Tensor] = denoise
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save
 
 from .atomic import StrPath, write_atomic
 from .classical import classical_table
+from .contract import draw_conditions
 from .errors import ModelError
 from .model import Condition, Denoiser, Model, writable
 from .sampling import sample
@@ -127,7 +128,7 @@ def draw_noise(model: Model, count: int, seed: int) -> tuple[torch.Tensor, Condi
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(count, *model.shape, generator=generator)
     x = noise.to(getattr(model, "device", "cpu")) * float(model.sigma_max)
-    return x, model.conditions(count, generator)
+    return x, draw_conditions(model, count, generator)
 
 
 def no_pairs(model: Model) -> Pairs:

@@ -16,6 +16,7 @@ from ..candidates import (
     like_named_solver,
     named_solver,
 )
+from ..contract import accepts, check_contract, shown
 from ..errors import ObjectiveError, TrainingError
 from ..model import Model
 from ..names import AUTO
@@ -111,6 +112,9 @@ def fit(
     than the best classical solvers of the search. Scores mention classical solvers only if there
     was a search (init="auto").
     """
+    check_contract(model)
+    if decode is not None and not accepts(decode, 1):
+        raise ObjectiveError(f"decode must be a function of results, not {shown(decode)}.")
     given = init if isinstance(init, SolverTable) else None
     teacher = TEACHER_NFE if teacher is None else teacher
     if is_from_version_0_1(state):
