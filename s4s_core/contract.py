@@ -12,8 +12,8 @@ from .errors import ModelError, visible
 from .model import Condition, Model, takes_guidance
 from .names import SPACES
 
-_LARGEST = 2**40
-"""No sample has more numbers; torch's own sizes overflow a little later."""
+_LARGEST = 2**32
+"""No sample has more numbers."""
 
 
 class Rule(NamedTuple):
@@ -51,8 +51,9 @@ def _is_shape(value: Any) -> bool:
     return all(type(size) is int and size > 0 for size in value) and math.prod(value) <= _LARGEST
 
 
-def _is_text(value: Any) -> bool:
-    return value is None or isinstance(value, str)
+def is_text(value: Any) -> bool:
+    """Is it text that can be written to a file?"""
+    return isinstance(value, str) and value.encode(errors="replace").decode() == value
 
 
 def _are_times(value: Any) -> bool:
@@ -78,7 +79,7 @@ RULES = {
     "device": Rule("a device that torch can compute on", _computes, True),
     "times": Rule("None, or an object with time and sigma", _are_times, True),
     "takes_guidance": Rule("True or False", lambda v: isinstance(v, bool), True),
-    "fingerprint": Rule("text or None", _is_text, True),
+    "fingerprint": Rule("text or None", lambda v: v is None or is_text(v), True),
 }
 """What `Model` asks of each attribute."""
 

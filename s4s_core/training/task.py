@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..errors import ModelError, TrainingCancelled, TrainingDiverged, TrainingError
+from ..errors import ModelError, S4SError, TrainingCancelled, TrainingDiverged, TrainingError
 from ..model import Condition, Model, arguments
 from ..objectives import Objective, band_features, makes_pictures
 from ..sampling import check_x0, sample
@@ -26,6 +26,7 @@ CHECK_CALLS = 11
 _CHECK_SEED = 600_000_001
 _NEAR, _SAME, _NOT_EXACT = 1.07, 0.005, 0.1
 """Relative differences of results: what does not count, and what no kernel makes."""
+_FAULTS = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class Event(NamedTuple):
@@ -232,24 +233,34 @@ class Task:
             self.best = float(validation), table
 
 
+def _one_line(problem: object) -> str:
+    return str(problem).partition("\n")[0][:150].rstrip(". ")
+
+
 def not_differentiable(problem: object) -> TrainingError:
     """Return the error to raise where a gradient method meets a model without gradients."""
-    reason = str(problem).partition("\n")[0][:120].rstrip(". ")
     return TrainingError(
-        f"This model cannot be trained by back-propagation: {reason}. Change its denoise, or use "
-        "the method gauss-newton, which needs no gradients."
+        f"This model cannot be trained by back-propagation: {_one_line(problem)}. Change its "
+        "denoise, or use the method gauss-newton, which needs no gradients."
     )
 
 
+def _failed(error: Exception) -> ModelError:
+    return ModelError(f"The model failed with {type(error).__name__}: {_one_line(error)}.")
+
+
 @contextmanager
-def explain_no_gradient() -> Iterator[None]:
-    """Raise TrainingError, with advice, where torch cannot differentiate a model."""
+def explained(explain: Callable[[Exception], S4SError]) -> Iterator[None]:
+    """Raise explain(error) where a model's own code fails.
+
+    Memory that runs out, and what a host raises to interrupt a run, stay what they are.
+    """
     try:
         yield
-    except RuntimeError as error:
+    except _FAULTS as error:
         if is_out_of_memory(error):
             raise
-        raise not_differentiable(error) from error
+        raise explain(error) from error
 
 
 def _check_gradient(
@@ -261,7 +272,7 @@ def _check_gradient(
 ) -> None:
     """Differentiate one call; raise TrainingError if that fails. Its result joins the `earlier`."""
     leaf = point.clone().requires_grad_()
-    with torch.enable_grad(), explain_no_gradient():
+    with torch.enable_grad(), explained(not_differentiable):
         given = arguments(leaf.clone(), level, cond)
         x0 = check_x0(result := model.denoise(*given), point)
         if not (torch.equal(given[0], point) and torch.equal(given[1], level)):
@@ -285,7 +296,8 @@ def check_model(model: Model, gradient: bool = False) -> None:
 
     With `gradient`, four of these calls are differentiated.
     """
-    x, cond = draw_noise(model, 1, _CHECK_SEED)
+    with explained(_failed):
+        x, cond = draw_noise(model, 1, _CHECK_SEED)
     high, x0 = float(model.sigma_max), torch.zeros_like(x)
 
     def at(sigma: float, sign: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -294,7 +306,7 @@ def check_model(model: Model, gradient: bool = False) -> None:
 
     def call(sigma: float, sign: int = 1) -> torch.Tensor:
         point, level = at(sigma, sign)
-        with torch.no_grad():
+        with torch.no_grad(), explained(_failed):
             result = model.denoise(*arguments(point, level, cond))
         return check_x0(result, point).clone()
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 
-from s4s_core.contract import Rule, accepts, shown
+from s4s_core.contract import Rule, accepts, is_text, shown
 from s4s_core.errors import ModelError
 from s4s_core.metadata import check_metadata
 from s4s_core.model import Model, writable
@@ -39,11 +39,11 @@ def _is_metadata(value: Any) -> bool:
         check_metadata(value)
     except (TypeError, ValueError):
         return False
-    return True
+    return isinstance(value, Mapping)
 
 
 RULES = {
-    "name": Rule("text", lambda v: isinstance(v, str)),
+    "name": Rule("text", is_text),
     "about": Rule("a mapping that the metadata of a solver file can hold", _is_metadata),
     "decode": Rule("a function of x", lambda v: accepts(v, 1)),
 }
