@@ -257,10 +257,20 @@ def explained(explain: Callable[[Exception], S4SError]) -> Iterator[None]:
     """
     try:
         yield
+    except S4SError:
+        raise
     except _FAULTS as error:
         if is_out_of_memory(error):
             raise
         raise explain(error) from error
+
+
+class _Call(NamedTuple):
+    """A call at a point: what the model was given, and what it returned; both still in memory."""
+
+    point: torch.Tensor
+    given: torch.Tensor
+    result: torch.Tensor
 
 
 def _check_gradient(
@@ -268,18 +278,19 @@ def _check_gradient(
     point: torch.Tensor,
     level: torch.Tensor,
     cond: Condition | None,
-    earlier: list[torch.Tensor],
+    calls: list[_Call],
 ) -> None:
-    """Differentiate one call; raise TrainingError if that fails. Its result joins the `earlier`."""
+    """Differentiate one call, which joins the `calls` so far; raise TrainingError if that fails."""
     leaf = point.clone().requires_grad_()
     with torch.enable_grad(), explained(not_differentiable):
         given = arguments(leaf.clone(), level, cond)
         x0 = check_x0(result := model.denoise(*given), point)
-        if not (torch.equal(given[0], point) and torch.equal(given[1], level)):
+        calls.append(_Call(point, given[0].detach(), result.detach()))
+        unchanged = (torch.equal(each.point, each.given) for each in calls)
+        if not (torch.equal(given[1], level) and all(unchanged)):
             raise not_differentiable("it writes into its arguments")
-        if any(result.data_ptr() == each.data_ptr() for each in earlier):
+        if len({each.result.data_ptr() for each in calls}) < len(calls):
             raise not_differentiable("it returns the same tensor from each call")
-        earlier.append(result.detach())  # which keeps its memory in use
         found = x0.requires_grad and torch.autograd.grad(x0.sum(), leaf, allow_unused=True)[0]
         if not isinstance(found, torch.Tensor):
             raise not_differentiable("its results have no gradient (no_grad or detach)")
@@ -312,14 +323,14 @@ def check_model(model: Model, gradient: bool = False) -> None:
 
     def after_far(*between: float) -> torch.Tensor:
         if gradient:
-            _check_gradient(model, *at(high, sign=-1), cond, results)
+            _check_gradient(model, *at(high, sign=-1), cond, differentiated)
         else:
             call(high, sign=-1)
         for sigma in between:
             call(sigma)
         return as_float64(call(middle))
 
-    results: list[torch.Tensor] = []
+    differentiated: list[_Call] = []
     x0 = call(high)
     if not math.isfinite(float(as_float64(x0).abs().sum())):
         raise ModelError(
