@@ -74,7 +74,9 @@ RULES = {
     "sigma_min": Rule("a number > 0", _is_level),
     "sigma_max": Rule("a number > 0", _is_level),
     "shape": Rule("a tuple of positive integers", _is_shape),
-    "denoise": Rule("a function of x, sigma and cond", lambda v: accepts(v, 2)),
+    "denoise": Rule(
+        "a function of x, sigma and cond", lambda v: any(accepts(v, n) for n in (2, 3))
+    ),
     "conditions": Rule("a function of batch and generator", lambda v: accepts(v, 2), True),
     "device": Rule("a device that torch can compute on", _computes, True),
     "times": Rule("None, or an object with time and sigma", _are_times, True),
@@ -119,18 +121,23 @@ def draw_conditions(model: Model, count: int, generator: torch.Generator) -> Con
     """Draw `count` conditions; raise ModelError unless rows can be selected from them."""
     draw = getattr(model, "conditions", None)
     cond = None if draw is None else draw(count, generator)
-    if cond is None:
-        return None
-    try:
-        cond[torch.arange(count)[-1:]]
-        fits = len(cond) == count if hasattr(cond, "__len__") else True
-    except Exception:  # whatever their own code raises
-        fits = False
-    if not fits:
+    if not _has_rows(cond, count):
         raise ModelError(
             f"The model's conditions({count}, generator) must return None or {count} rows that a "
             f"tensor of indices selects from, not {shown(cond)}."
         )
-    if not accepts(model.denoise, 3):
-        raise ModelError("The model has conditions, but its denoise has no third argument.")
+    if not accepts(model.denoise, 2 if cond is None else 3):
+        has, needs = ("no ", "needs cond") if cond is None else ("", "has no third argument, cond")
+        raise ModelError(f"The model has {has}conditions, but its denoise {needs}.")
     return cond
+
+
+def _has_rows(cond: Condition | None, count: int) -> bool:
+    """Can rows be selected from `count` conditions?"""
+    if cond is None or count == 0:
+        return True
+    try:
+        cond[torch.full((2,), count - 1)]
+        return not hasattr(cond, "__len__") or len(cond) == count
+    except Exception:  # whatever their own code raises
+        return False

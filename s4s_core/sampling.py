@@ -164,7 +164,7 @@ def run(
     return cursor
 
 
-def require_guidance(denoise: Callable[..., torch.Tensor]) -> None:
+def require_guidance(denoise: object) -> None:
     """Raise ModelError unless `denoise` has a fourth argument."""
     if not accepts(denoise, 4):
         raise ModelError(
@@ -174,15 +174,15 @@ def require_guidance(denoise: Callable[..., torch.Tensor]) -> None:
         )
 
 
-def _check_sampling(denoise: object, x: object, cond: Condition | None) -> None:
-    """Raise ModelError unless `denoise` can be called, on noise that is fit for it."""
-    if not accepts(denoise, 2 if cond is None else 3):
-        raise ModelError(
-            "The model must be a function denoise(x, sigma), or denoise(x, sigma, cond) if it gets "
-            f"conditions, not {shown(denoise)}."
-        )
+def _check_call(denoise: object, x: object, table: SolverTable, cond: Condition | None) -> None:
+    """Raise ModelError unless `sample` can call `denoise` on x."""
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.ndim == 0:
         raise ModelError(f"x must be a floating-point tensor [batch, ...], not {shown(x)}.")
+    if table.guidance is not None:
+        require_guidance(denoise)
+    elif not accepts(denoise, 2 if cond is None else 3):
+        given = "x, sigma" if cond is None else "x, sigma, cond"
+        raise ModelError(f"The model must be a function denoise({given}), not {shown(denoise)}.")
 
 
 def sample(
@@ -203,12 +203,9 @@ def sample(
     inpainting: where the mask is 0, the result is exactly the original. Hosts blend values between
     0 and 1 themselves, inside their model calls.
     """
-    _check_sampling(denoise, x, cond)
+    _check_call(denoise, x, table, cond)
     dtype, work = x.dtype, torch.promote_types(x.dtype, torch.float32)
     call_model: Callable[..., torch.Tensor] = denoise
-
-    if table.guidance is not None:
-        require_guidance(call_model)
 
     def bound(
         point: torch.Tensor, sigma: torch.Tensor, guidance: torch.Tensor | None

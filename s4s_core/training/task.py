@@ -265,12 +265,16 @@ def explained(explain: Callable[[Exception], S4SError]) -> Iterator[None]:
         raise explain(error) from error
 
 
-class _Call(NamedTuple):
-    """A call at a point: what the model was given, and what it returned; both still in memory."""
+class _Kept(NamedTuple):
+    """A tensor that a model has seen, what it was then, and what is wrong if it has changed."""
 
-    point: torch.Tensor
-    given: torch.Tensor
-    result: torch.Tensor
+    tensor: torch.Tensor
+    before: torch.Tensor
+    problem: str
+
+    def check(self) -> None:
+        if not torch.equal(self.tensor, self.before):
+            raise not_differentiable(self.problem)
 
 
 def _check_gradient(
@@ -278,19 +282,23 @@ def _check_gradient(
     point: torch.Tensor,
     level: torch.Tensor,
     cond: Condition | None,
-    calls: list[_Call],
+    kept: list[_Kept],
 ) -> None:
-    """Differentiate one call, which joins the `calls` so far; raise TrainingError if that fails."""
+    """Differentiate one call; raise TrainingError if that fails.
+
+    What it was given and has returned joins `kept`, and must not change before the next check.
+    """
+    for each in kept:
+        each.check()
     leaf = point.clone().requires_grad_()
     with torch.enable_grad(), explained(not_differentiable):
         given = arguments(leaf.clone(), level, cond)
         x0 = check_x0(result := model.denoise(*given), point)
-        calls.append(_Call(point, given[0].detach(), result.detach()))
-        unchanged = (torch.equal(each.point, each.given) for each in calls)
-        if not (torch.equal(given[1], level) and all(unchanged)):
-            raise not_differentiable("it writes into its arguments")
-        if len({each.result.data_ptr() for each in calls}) < len(calls):
-            raise not_differentiable("it returns the same tensor from each call")
+        for argument, before in zip(given, (point, level), strict=False):
+            kept.append(_Kept(argument.detach(), before, "it writes into its arguments"))
+            kept[-1].check()
+        old = result.detach()
+        kept.append(_Kept(old, old.clone(), "it writes into its last result"))
         found = x0.requires_grad and torch.autograd.grad(x0.sum(), leaf, allow_unused=True)[0]
         if not isinstance(found, torch.Tensor):
             raise not_differentiable("its results have no gradient (no_grad or detach)")
@@ -323,14 +331,14 @@ def check_model(model: Model, gradient: bool = False) -> None:
 
     def after_far(*between: float) -> torch.Tensor:
         if gradient:
-            _check_gradient(model, *at(high, sign=-1), cond, differentiated)
+            _check_gradient(model, *at(high, sign=-1), cond, kept)
         else:
             call(high, sign=-1)
         for sigma in between:
             call(sigma)
         return as_float64(call(middle))
 
-    differentiated: list[_Call] = []
+    kept: list[_Kept] = []
     x0 = call(high)
     if not math.isfinite(float(as_float64(x0).abs().sum())):
         raise ModelError(

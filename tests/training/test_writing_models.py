@@ -145,7 +145,7 @@ def spoiling_what_backward_needs(denoise):
 
 REFUSED = {
     **dict.fromkeys(WRITERS, "it writes into its arguments"),
-    "result": "it returns the same tensor from each call",
+    "result": "it writes into its last result",
     "out": "out=",
     "no_grad": "its results have no gradient",
     "detach": "its results have no gradient",
