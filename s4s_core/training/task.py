@@ -284,13 +284,14 @@ def _check_gradient(
     cond: Condition | None,
     kept: list[_Kept],
 ) -> None:
-    """Differentiate one call; raise TrainingError if that fails.
+    """Call the model with a gradient, and differentiate the first such call; raise TrainingError
+    if that fails.
 
     What it was given and has returned joins `kept`, and must not change before the next check.
     """
     for each in kept:
         each.check()
-    leaf = point.clone().requires_grad_()
+    first, leaf = not kept, point.clone().requires_grad_()
     with torch.enable_grad(), explained(not_differentiable):
         given = arguments(leaf.clone(), level, cond)
         x0 = check_x0(result := model.denoise(*given), point)
@@ -299,9 +300,14 @@ def _check_gradient(
             kept[-1].check()
         old = result.detach()
         kept.append(_Kept(old, old.clone(), "it writes into its last result"))
-        found = x0.requires_grad and torch.autograd.grad(x0.sum(), leaf, allow_unused=True)[0]
-        if not isinstance(found, torch.Tensor):
+        if first and _gradient(x0, leaf) is None:
             raise not_differentiable("its results have no gradient (no_grad or detach)")
+
+
+def _gradient(x0: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor | None:
+    if not x0.requires_grad:
+        return None
+    return torch.autograd.grad(x0.sum(), leaf, allow_unused=True)[0]
 
 
 def check_model(model: Model, gradient: bool = False) -> None:
@@ -313,7 +319,7 @@ def check_model(model: Model, gradient: bool = False) -> None:
     model reuse moves both results alike, by 1.2 % or more; kernels that are not exact make all four
     differ, by 3 % at most (bfloat16, CFG 7.5).
 
-    With `gradient`, four of these calls are differentiated.
+    With `gradient`, four of these calls have one, and the model must not write where it is needed.
     """
     with explained(_failed):
         x, cond = draw_noise(model, 1, _CHECK_SEED)
