@@ -50,10 +50,11 @@ class Times(Protocol):
 class Model(HasSpace, Protocol):
     """A diffusion model to sample from or to train a solver for.
 
-    Optional attributes: `device` (where x belongs; the CPU if absent), `times` (see `Times`),
-    `takes_guidance` (True if `denoise` has the fourth argument of `Denoiser`, and it changes
-    anything), and `fingerprint` (text that identifies everything the results depend on, so that
-    saved runs and cached pairs are only reused for the same model).
+    Optional attributes: `conditions` (a model without takes none), `device` (where x belongs; the
+    CPU if absent), `times` (see `Times`), `takes_guidance` (True if `denoise` has the fourth
+    argument of `Denoiser`, and it changes anything), and `fingerprint` (text that identifies
+    everything the results depend on, so that saved runs and cached pairs are only reused for the
+    same model). `contract.RULES` has the rule of each.
     """
 
     @property
@@ -77,11 +78,29 @@ class Model(HasSpace, Protocol):
         ...
 
 
-def optional(cond: Condition | None, guidance: torch.Tensor | None) -> tuple[Any, ...]:
-    """Return the arguments to pass to a denoiser after x and sigma: only those that are needed."""
-    if guidance is not None:
-        return cond, guidance
-    return () if cond is None else (cond,)
+def arguments(
+    x: torch.Tensor,
+    sigma: torch.Tensor,
+    cond: Condition | None = None,
+    guidance: torch.Tensor | None = None,
+) -> tuple[Any, ...]:
+    """Return the arguments to pass to a denoiser: only those that are needed, and as copies.
+
+    So a model that writes into them spoils no state and no stored noise.
+    """
+    told = (cond, guidance) if guidance is not None else () if cond is None else (cond,)
+    return tuple(map(writable, (x, sigma, *told)))
+
+
+def writable(argument: Any) -> Any:
+    """Return a copy of a tensor, and anything else as it is.
+
+    A tensor that carries a gradient is not copied: the gradient would add up in another order.
+    `check_model` refuses to differentiate a model that writes.
+    """
+    if isinstance(argument, torch.Tensor) and not argument.requires_grad:
+        return argument.clone()
+    return argument
 
 
 def takes_guidance(model: Model) -> bool:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from .errors import ObjectiveError, pip_install_line
+from .model import writable
 from .names import AUTO, OBJECTIVES, check_name, load
 
 Decode = Callable[[torch.Tensor], torch.Tensor]
@@ -160,9 +161,11 @@ class Lpips:
         self.decode = decode or (lambda x: x)
 
     def embed(self, x: torch.Tensor) -> torch.Tensor:
-        pictures = self.decode(x).float()
-        if pictures.ndim != 4 or pictures.shape[1] != 3:
+        pictures = self.decode(writable(x))
+        shape = pictures.shape if isinstance(pictures, torch.Tensor) else ()
+        if len(shape) != 4 or shape[1] != 3:
             raise ObjectiveError("LPIPS compares RGB pictures: pass `decode`, or use 'l2'.")
+        pictures = pictures.float()
         self.network.to(pictures.device)
         short = min(pictures.shape[2:])
         if short < _SMALLEST_SIDE:

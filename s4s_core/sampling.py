@@ -1,14 +1,14 @@
 """The one loop that runs every table. Nothing else in the repository steps an ODE."""
 
-import inspect
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 
+from .contract import accepts, shown
 from .errors import ModelError
-from .model import BoundDenoiser, Condition, Denoiser, PlainDenoiser, optional
+from .model import BoundDenoiser, Condition, Denoiser, PlainDenoiser, arguments
 from .program import Move, Program, lower
 from .slicing import from_node
 from .table import SolverTable
@@ -164,18 +164,25 @@ def run(
     return cursor
 
 
-def require_guidance(denoise: Callable[..., torch.Tensor]) -> None:
+def require_guidance(denoise: object) -> None:
     """Raise ModelError unless `denoise` has a fourth argument."""
-    try:
-        inspect.signature(denoise).bind(None, None, None, None)
-    except TypeError:
+    if not accepts(denoise, 4):
         raise ModelError(
             "This solver sets the guidance of each call, but the model cannot be told: give its "
             "denoise a fourth argument (see s4s_core.model.Denoiser), or run "
             "table.replace(guidance=None)."
-        ) from None
-    except ValueError:  # a callable without a signature
-        pass
+        )
+
+
+def _check_call(denoise: object, x: object, table: SolverTable, cond: Condition | None) -> None:
+    """Raise ModelError unless `sample` can call `denoise` on x."""
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.ndim == 0:
+        raise ModelError(f"x must be a floating-point tensor [batch, ...], not {shown(x)}.")
+    if table.guidance is not None:
+        require_guidance(denoise)
+    elif not accepts(denoise, 2 if cond is None else 3):
+        given = "x, sigma" if cond is None else "x, sigma, cond"
+        raise ModelError(f"The model must be a function denoise({given}), not {shown(denoise)}.")
 
 
 def sample(
@@ -196,16 +203,14 @@ def sample(
     inpainting: where the mask is 0, the result is exactly the original. Hosts blend values between
     0 and 1 themselves, inside their model calls.
     """
+    _check_call(denoise, x, table, cond)
     dtype, work = x.dtype, torch.promote_types(x.dtype, torch.float32)
     call_model: Callable[..., torch.Tensor] = denoise
-
-    if table.guidance is not None:
-        require_guidance(call_model)
 
     def bound(
         point: torch.Tensor, sigma: torch.Tensor, guidance: torch.Tensor | None
     ) -> torch.Tensor:
-        return call_model(point.to(dtype), sigma, *optional(cond, guidance))
+        return call_model(*arguments(point.to(dtype), sigma, cond, guidance))
 
     x = x.to(work)
     out = run(compiled(table, start), bound, Cursor(x, x), callback=callback).point.to(dtype)

@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save
 
 from .atomic import StrPath, write_atomic
 from .classical import classical_table
+from .contract import draw_conditions
 from .errors import ModelError
-from .model import Condition, Denoiser, Model
+from .model import Condition, Denoiser, Model, writable
 from .sampling import sample
 from .schedules import schedule
 from .spaces import as_float64
@@ -127,7 +128,7 @@ def draw_noise(model: Model, count: int, seed: int) -> tuple[torch.Tensor, Condi
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(count, *model.shape, generator=generator)
     x = noise.to(getattr(model, "device", "cpu")) * float(model.sigma_max)
-    return x, model.conditions(count, generator)
+    return x, draw_conditions(model, count, generator)
 
 
 def no_pairs(model: Model) -> Pairs:
@@ -231,4 +232,4 @@ def _render(teacher: Teacher, part: Pairs, denoise: Denoiser) -> torch.Tensor:
     with torch.no_grad():
         if isinstance(teacher, SolverTable):
             return sample(denoise, part.x, teacher, part.cond)
-        return teacher(part.x, part.cond)
+        return teacher(writable(part.x), writable(part.cond)).clone()

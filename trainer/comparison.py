@@ -115,7 +115,7 @@ class Comparison:
             return draw_pairs(model, table, count, FRESH_SEED + seed, batch, progress=report)
 
         report(0)
-        with torch.inference_mode():
+        with torch.no_grad():
             self.pairs: Pairs = self._batcher.call(draw)
 
     def score(self, label: str, table: SolverTable, pairs: Pairs | None = None) -> Score:

@@ -227,7 +227,7 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
         self._cursor = advance(self._program, call, cursor)
         self._step_index, self._scaled = self._first + call + 1, False
         self._set_guidance()
-        result = self._cursor.point.to(sample.dtype)
+        result = self._cursor.point.to(sample.dtype, copy=True)
         return utils.SchedulerOutput(prev_sample=result) if return_dict else (result,)
 
     def add_noise(
@@ -285,9 +285,9 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
         """Return the cursor at the pipeline's sample.
 
         It continues in float32 or better from its own state, unless the pipeline has changed the
-        sample, as inpainting does.
+        sample, as inpainting does. The pipeline may write into its own tensors: these are copies.
         """
-        x = sample.to(torch.promote_types(sample.dtype, torch.float32))
+        x = sample.to(torch.promote_types(sample.dtype, torch.float32), copy=True)
         if self._cursor is None:
             return Cursor(x, x)
         if torch.equal(self._cursor.point.to(sample.dtype), sample):

@@ -63,7 +63,7 @@ class Gallery:
         tables = {nfe: result.pack[nfe] for nfe in result.pack.nfes}
         return self._guarded(lambda: self._save(tables, result.scores))
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def _save(
         self,
         tables: Mapping[int, SolverTable],

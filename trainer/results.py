@@ -11,7 +11,7 @@ from s4s_core.model import Condition
 from s4s_core.teacher import Pairs, draw_noise
 from s4s_core.training.memory import Batcher, is_out_of_memory
 
-from .models.contract import TrainerModel
+from .models.contract import TrainerModel, decoded
 
 BATCH = 32
 """How many samples are computed at once, if memory allows."""
@@ -30,7 +30,7 @@ def fresh_noise(
     return noise
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def sample_results(
     model: TrainerModel,
     table: SolverTable,
@@ -62,7 +62,7 @@ def sample_results(
     return results
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def to_pictures(model: TrainerModel, x: torch.Tensor) -> torch.Tensor | None:
     """Decode results one by one into pictures [n, 3, h, w] in [0, 1], in main memory.
 
@@ -70,7 +70,7 @@ def to_pictures(model: TrainerModel, x: torch.Tensor) -> torch.Tensor | None:
     """
     parts: list[torch.Tensor] = []
     for part in x.to(model.device).split(1):
-        picture = model.decode(part)
+        picture = decoded(model, part)
         if picture is None:
             return None
         parts.append(picture.float().cpu())

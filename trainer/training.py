@@ -17,7 +17,7 @@ from s4s_core.training.plan import CallPlan, plan_of
 from s4s_core.training.task import Event
 
 from .config import TrainConfig, teacher_parts
-from .models.contract import TrainerModel
+from .models.contract import TrainerModel, decoded
 from .results import makes_pictures
 
 
@@ -57,7 +57,7 @@ def decoder_for(
         )
 
     def decode(x: torch.Tensor) -> torch.Tensor:
-        pictures = model.decode(x)
+        pictures = decoded(model, x)
         assert pictures is not None
         return pictures * 2 - 1
 

@@ -105,14 +105,14 @@ class DryRun:
         """Call the model on noise, with a gradient if the method needs one."""
         import torch
 
-        from ..model import optional
+        from ..model import arguments
         from ..teacher import draw_noise
 
         x, cond = draw_noise(self.model, batch, seed=0)
         sigma = torch.full((batch,), float(self.model.sigma_max), device=x.device)
-        with torch.inference_mode(not self.gradient):
+        with torch.set_grad_enabled(self.gradient):
             x.requires_grad_(self.gradient)
-            result = self.model.denoise(x, sigma, *optional(cond, None))
+            result = self.model.denoise(*arguments(x, sigma, cond))
             if self.gradient:
                 torch.autograd.backward(result.float().square().sum())
             finite = bool(result.isfinite().all())  # waits for the device, too
@@ -127,7 +127,7 @@ class DryRun:
 
         x, _ = draw_noise(self.model, batch, seed=0)
         target = x / float(self.model.sigma_max)
-        with torch.inference_mode(not self.gradient):
+        with torch.set_grad_enabled(self.gradient):
             if self.gradient:
                 result = target.clone().requires_grad_()
                 torch.autograd.backward(self.objective.distance(result, target).sum())

@@ -16,6 +16,7 @@ from ..candidates import (
     like_named_solver,
     named_solver,
 )
+from ..contract import accepts, check_contract, shown
 from ..errors import ObjectiveError, TrainingError
 from ..model import Model
 from ..names import AUTO
@@ -111,6 +112,9 @@ def fit(
     than the best classical solvers of the search. Scores mention classical solvers only if there
     was a search (init="auto").
     """
+    check_contract(model)
+    if decode is not None and not accepts(decode, 1):
+        raise ObjectiveError(f"decode must be a function of results, not {shown(decode)}.")
     given = init if isinstance(init, SolverTable) else None
     teacher = TEACHER_NFE if teacher is None else teacher
     if is_from_version_0_1(state):
@@ -266,7 +270,8 @@ class Run:
     def draw(self, cache: StrPath | None = None) -> None:
         """Check the model if the run is new, choose the teacher, and draw its pairs."""
         if self.state.calls is None:
-            self.batcher.call(lambda batch: check_model(self.model))
+            gradient = self.method.entry.needs_gradient
+            self.batcher.call(lambda batch: check_model(self.model, gradient))
         sizes, teacher = self.settings.sizes, self.teacher
         drawn, before = 0, self.plan.choice
         shared = cache is not None and can_be_shared(self.model, teacher)

@@ -88,7 +88,7 @@ class GaussNewton(Method):
         self, task: Task, starts: list[Start], settings: Settings, state: NfeState
     ) -> tuple[Start, SolverTable]:
         count = len(state.method.get("runs", ())) or affordable_starts(settings)
-        with torch.inference_mode():
+        with torch.no_grad():
             return self._run(task, distinct(starts, count), settings, state)
 
     def _run(
@@ -224,7 +224,7 @@ def normal_equations(task: Task, columns: Columns, pairs: Pairs) -> Normal:
         sums = [(j @ j.T, j @ r, r @ r) for j, r in ((as_float64(j), r) for j, r in samples)]
         return tuple(torch.stack(column).cpu() for column in zip(*sums, strict=True))
 
-    with torch.inference_mode():
+    with torch.no_grad():
         return Normal(*task.batcher.map(pairs, accumulate, VARIANTS_AT_ONCE))
 
 

@@ -24,7 +24,7 @@ from .method import Method, Start
 from .settings import Settings
 from .state import NfeState
 from .student import Student
-from .task import NotFinite, Task
+from .task import NotFinite, Task, explained, not_differentiable
 
 EPOCHS = 10
 ROUNDS = 8
@@ -368,7 +368,9 @@ class Descent:
         with torch.enable_grad():
             result = self.student.result(self._denoiser(part.cond), x, self.moves_times)
             losses = self.task.objective.distance(result, part.target)
-            *grads, pull = torch.autograd.grad(losses.sum(), [*leaves, x], allow_unused=True)
+            with explained(not_differentiable):
+                found = torch.autograd.grad(losses.sum(), [*leaves, x], allow_unused=True)
+        *grads, pull = found
         self.task.meter.calls += self.task.nfe * len(x)  # the meter has counted the forward passes
         for leaf, grad in zip(leaves, grads, strict=True):
             if grad is not None:

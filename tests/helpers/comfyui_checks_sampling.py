@@ -28,6 +28,22 @@ def check_stock_ksampler_gives_what_the_core_gives(b):
         assert gap < 1e-4, (kind, gap)
 
 
+def check_a_model_may_write_into_its_arguments(b):
+    import comfy.samplers
+
+    ask = comfy.samplers.KSamplerX0Inpaint.__call__
+
+    def spoiling(self, x, sigma, **given):
+        result = ask(self, x.clone(), sigma.clone(), **given)
+        x.zero_(), sigma.fill_(-1)
+        return result
+
+    for kind in ("EDM", "flow"):
+        clean = b.ksample(*b.applied(kind))
+        with patch.object(comfy.samplers.KSamplerX0Inpaint, "__call__", spoiling):
+            assert (b.ksample(*b.applied(kind)) - clean).abs().max() == 0, kind
+
+
 def check_all_ways_to_sample_agree(b):
     for kind in ("EDM", "EPS"):
         model, positive, negative, latent, *_ = b.demo(kind)

@@ -95,6 +95,23 @@ def test_from_any_start_it_is_the_loop(case):
     assert torch.allclose(drive(scheduler, problem, x, begin), expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("case", CASES, indirect=True)
+def test_a_network_may_reuse_its_result_and_a_pipeline_its_latents(case):
+    problem, table, scheduler = case
+    x = problem.x / problem.x.std() * table.sigmas[0]
+    expected = drive(scheduler, problem, x)
+    scheduler.set_timesteps(table.nfe)
+    step, output = scheduler.step, torch.empty_like(x)
+
+    def reusing(result, time, latents):
+        found = step(output.copy_(result), time, latents)
+        output.zero_(), latents.zero_()
+        return found
+
+    scheduler.step = reusing
+    assert torch.equal(drive(scheduler, problem, x.clone()), expected)
+
+
 @pytest.mark.parametrize("case", [("ve", "ipndm", 3), ("ve", "heun", 2)], indirect=True)
 def test_half_precision_keeps_its_own_state(case):
     """Between calls the state is not rounded to the pipeline's precision, as in the core."""

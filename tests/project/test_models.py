@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from learners import message_of
 
 from s4s_core.errors import ModelError, S4SError
 from s4s_core.model import takes_guidance
 from s4s_core.teacher import draw_noise
 from trainer.models import ModelChoice, bundled_solver, open_model
 from trainer.models.contract import fingerprint
+from trainer.results import to_pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLED = ("demo", "demo-vp", "demo-flow", "mixture", "mixture-flow")
@@ -46,6 +48,12 @@ def stubborn(choice): return Stubborn()
 def guided(choice): return Guided()
 def unguided(choice): return Model(takes_guidance=True)
 def number(choice): return 5
+def forgotten(choice): Model()
+def nameless(choice): return Model(name=5)
+def unknown(choice): return Model(about={"cfg": 7})
+def blind(choice): return Model(decode="vae")
+def grey(choice): return Model(decode=lambda x: x.mul_(0)[:, :1])
+def lines(choice): return Model(decode=lambda x: ["text"])
 def broken(choice): return 1 / 0
 def unhandy(): return Model()
 """
@@ -118,7 +126,7 @@ def test_choices_from_text():
 
 def test_a_function_of_the_users_from_a_file_or_a_module(mine, tmp_path, monkeypatch):
     model = open_model(mine("model"))
-    assert model.conditions(2, torch.Generator()) is None
+    assert draw_noise(model, 2, 0)[1] is None
     assert model.decode(torch.zeros(1, *model.shape)).unique().tolist() == [0.5]  # grey pixels
     assert model.fingerprint is None and model.name.endswith("mine.py:model")
     guided, x = open_model(mine("guided")), torch.ones(2, 3, 4, 4)
@@ -134,12 +142,19 @@ def test_a_function_of_the_users_from_a_file_or_a_module(mine, tmp_path, monkeyp
     "name, sentence",
     [
         ("nothing", "has no function 'nothing'"),
-        ("number", "returned a int without space, sigma_min"),
+        (
+            "number",
+            "mine.py:number: A int without space, .* is no model: it needs space, sigma_min",
+        ),
+        ("forgotten", "A NoneType without space, .* is no model"),
         ("broken", "raised ZeroDivisionError: division by zero"),
         ("unhandy", "raised TypeError: unhandy"),
-        ("odd", "sigma_min 20, sigma_max 10 and shape"),
-        ("endless", "sigma_min 0, .* needs 0 < sigma_min < sigma_max"),
-        ("spaceless", "Unknown space 'vp'"),
+        ("odd", "sigma_max must be > sigma_min \\(20\\), not 10"),
+        ("endless", "sigma_min must be a number > 0, not 0"),
+        ("spaceless", "space must be one of ve, flow, not 'vp'"),
+        ("nameless", "name must be text, not 5"),
+        ("unknown", "about must be a mapping .*, not {'cfg': 7}"),
+        ("blind", "decode must be a function of x, not 'vae'"),
         ("unguided", "takes_guidance, but its denoise has no fourth argument"),
         ("stubborn", "has no 'name' and it cannot be set"),
     ],
@@ -147,6 +162,14 @@ def test_a_function_of_the_users_from_a_file_or_a_module(mine, tmp_path, monkeyp
 def test_bad_functions_are_refused_in_a_sentence(mine, name, sentence):
     with pytest.raises(S4SError, match=sentence):
         open_model(mine(name))
+
+
+@pytest.mark.parametrize("name", ["grey", "lines"])
+def test_what_is_no_picture_is_refused_in_a_sentence(mine, name):
+    model, x = open_model(mine(name)), torch.ones(2, 3, 4, 4)
+    with pytest.raises(ModelError, match="decode must return None or pictures") as error:
+        to_pictures(model, x)
+    assert message_of(error) and bool(x.all())
 
 
 @pytest.mark.parametrize(

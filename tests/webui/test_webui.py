@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from webui_hosts import HOSTS, Double, Job, infotext_of, parse_infotext
+from webui_hosts import HOSTS, CFGDenoiser, Double, Job, infotext_of, parse_infotext
 from webui_models import SHAPE, TIMES, PatchedHolder, reference
 
 from s4s_core import SolverPack, classical_table, sample, save_solver
@@ -89,6 +89,20 @@ def test_a_full_run_gives_what_the_core_gives_at_exact_times(webui, kind, steps)
         assert times.dtype == torch.float32
         assert (times - TIMES.time(nodes(steps, "ve")[:-1])).abs().max() < 1e-2
     assert not host.network._forward_pre_hooks
+
+
+@each_host
+def test_a_model_may_write_into_its_arguments(webui, kind, monkeypatch):
+    host = webui(kind)
+    clean, ask = host.generate(Job(5)), CFGDenoiser.forward
+
+    def spoiling(self, x, sigma, *rest, **given):
+        result = ask(self, x.clone(), sigma.clone(), *rest, **given)
+        x.zero_(), sigma.fill_(-1)
+        return result
+
+    monkeypatch.setattr(CFGDenoiser, "forward", spoiling)
+    assert torch.equal(host.generate(Job(5)), clean)
 
 
 @each_host

@@ -8,8 +8,10 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 
+from s4s_core.contract import Rule, accepts, is_text, shown
 from s4s_core.errors import ModelError
-from s4s_core.model import Model
+from s4s_core.metadata import check_metadata
+from s4s_core.model import Model, writable
 from s4s_core.table import canonical_json
 
 _PIECE = 1 << 22
@@ -32,8 +34,34 @@ class TrainerModel(Model, Protocol):
     decode: Callable[[torch.Tensor], torch.Tensor | None]
 
 
-def no_conditions(batch: int, generator: torch.Generator) -> None:
-    """Provide `conditions` for a model without any."""
+def _is_metadata(value: Any) -> bool:
+    try:
+        check_metadata(value)
+    except (TypeError, ValueError):
+        return False
+    return isinstance(value, Mapping)
+
+
+RULES = {
+    "name": Rule("text", is_text),
+    "about": Rule("a mapping that the metadata of a solver file can hold", _is_metadata),
+    "decode": Rule("a function of x", lambda v: accepts(v, 1)),
+}
+"""What `TrainerModel` asks of an attribute beyond the core's rules."""
+
+
+def decoded(model: TrainerModel, x: torch.Tensor) -> torch.Tensor | None:
+    """Return x as pictures, if the model makes any; raise ModelError if they are none."""
+    pictures = model.decode(writable(x))
+    if pictures is None:
+        return None
+    shape = tuple(getattr(pictures, "shape", ()))
+    if len(shape) != 4 or shape[:2] != (len(x), 3) or not isinstance(pictures, torch.Tensor):
+        got = f"shape {shape}" if shape else shown(pictures)
+        raise ModelError(
+            f"The model's decode must return None or pictures [batch, 3, height, width], not {got}."
+        )
+    return pictures
 
 
 def no_pictures(x: torch.Tensor) -> None:

@@ -2,30 +2,24 @@
 
     def my_model(choice): ...     # takes the ModelChoice, returns a model
 
-The model must have the attributes in NEEDED (see s4s_core/model.py). Anything else that
-`contract.TrainerModel` names is filled in: three channels are shown as pixels in [-1, 1], and
-without a `fingerprint` teacher results are not reused between runs. A model that `takes_guidance`
-must have a `denoise` with four arguments.
+The model must fulfil `s4s_core.Model`. Anything else that `contract.TrainerModel` names is filled
+in: three channels are shown as pixels in [-1, 1], and without a `fingerprint` teacher results are
+not reused between runs.
 """
 
 import importlib
 import importlib.util
-import inspect
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from s4s_core.contract import check_attributes, check_contract
 from s4s_core.errors import ModelError, S4SError
-from s4s_core.model import takes_guidance
-from s4s_core.names import check_space
 
 from . import ModelChoice
-from .contract import TrainerModel, about, complete, no_conditions, no_pictures, rgb_pictures
-
-NEEDED = ("space", "sigma_min", "sigma_max", "shape", "denoise")
+from .contract import RULES, TrainerModel, about, complete, no_pictures, rgb_pictures
 
 
 def open_function(choice: ModelChoice) -> TrainerModel:
@@ -38,17 +32,26 @@ def open_function(choice: ModelChoice) -> TrainerModel:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise ModelError(f"{choice.path} raised {reason}") from error
-    _check(model, choice.path)
+    try:
+        return _completed(model, choice)
+    except ModelError as error:
+        raise ModelError(f"{choice.path}: {error}") from error
+
+
+def _completed(model: Any, choice: ModelChoice) -> TrainerModel:
+    """Return the model with every attribute of a TrainerModel; raise ModelError if one is wrong."""
+    check_contract(model)
     pixels = len(model.shape) == 3 and model.shape[0] == 3
-    return complete(
+    completed = complete(
         model,
         name=choice.label,
         about=about(choice.label, "", choice.cfg or 1.0, choice.width, choice.height),
         device="cpu",
         fingerprint=None,
-        conditions=no_conditions,
         decode=rgb_pictures if pixels else no_pictures,
     )
+    check_attributes(completed, RULES)
+    return completed
 
 
 def _find(path: str) -> Callable[[ModelChoice], object]:
@@ -78,38 +81,3 @@ def _load_file(source: str) -> ModuleType:
     sys.path.append(str(path.parent))
     spec.loader.exec_module(module)
     return module
-
-
-def _check(model: Any, path: str) -> None:
-    """Raise ModelError unless the model has what the core needs."""
-    missing = [name for name in NEEDED if not hasattr(model, name)]
-    if missing:
-        raise ModelError(
-            f"{path} returned a {type(model).__name__} without {', '.join(missing)}. "
-            f"A model needs {', '.join(NEEDED)}."
-        )
-    check_space(model.space)
-    try:
-        low, high, shape = float(model.sigma_min), float(model.sigma_max), tuple(model.shape)
-    except (TypeError, ValueError) as error:
-        raise ModelError(
-            f"{path}: sigma_min and sigma_max must be numbers, and shape a tuple."
-        ) from error
-    if not 0 < low < high < math.inf or not all(type(n) is int and n > 0 for n in shape):
-        raise ModelError(
-            f"{path} returned a model with sigma_min {low:g}, sigma_max {high:g} and shape {shape}."
-            " It needs 0 < sigma_min < sigma_max and a shape of positive integers."
-        )
-    if takes_guidance(model):
-        _check_guidance(model.denoise, path)
-
-
-def _check_guidance(denoise: Callable[..., Any], path: str) -> None:
-    """Raise ModelError unless a fourth argument can be passed."""
-    try:
-        inspect.signature(denoise).bind(None, None, None, None)
-    except TypeError as error:
-        raise ModelError(
-            f"{path} returned a model with takes_guidance, but its denoise has no fourth argument, "
-            "guidance."
-        ) from error

@@ -1,0 +1,193 @@
+"""Models that write into their arguments or reuse their result: the clean model's bits, or a line.
+
+Sampling, pairs and gauss-newton give the clean result. Gradient methods refuse before any pair.
+"""
+
+from dataclasses import astuple
+
+import pytest
+import torch
+from learners import (
+    METHODS,
+    SOLVER,
+    changed,
+    message_of,
+    moved,
+    pictures,
+    small,
+    table_of,
+    task_of,
+    tiny_fit,
+)
+from writers import FAULTS, WRITERS
+
+from s4s_core import sample
+from s4s_core.errors import TrainingError
+from s4s_core.schedules.gits import gits_costs
+from s4s_core.teacher import default_teacher, draw_pairs
+from s4s_core.training.gauss_newton import normal_equations
+from s4s_core.training.jacobian import Columns
+from s4s_core.training.parameters import Parameters
+from s4s_core.training.task import CHECK_CALLS
+
+each_fault = pytest.mark.parametrize("fault", FAULTS)
+
+
+def faulty(fault, model=None):
+    """(the clean model, the same with a fault)."""
+    model = model or small()
+    return model, changed(model, denoise=FAULTS[fault](model.denoise))
+
+
+@each_fault
+@pytest.mark.parametrize("family", SOLVER)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("dtype, batch", [(torch.float32, 3), (torch.float64, 1)])
+def test_sampling_is_that_of_the_clean_model(fault, family, mode, dtype, batch):
+    """The second run shows that nothing stays behind, such as in the cached program, whose noise
+    levels are those of a single float64 sample."""
+    table, (clean, model) = table_of(family, form="data"), faulty(fault)
+    generator = torch.Generator().manual_seed(0)
+    x = 80 * torch.randn(batch, 6, generator=generator, dtype=dtype)
+    before, seen = x.clone(), ([], [])
+
+    def run(denoise, calls):
+        return sample(denoise, x, table, callback=lambda c: calls.append(c._replace(denoised=None)))
+
+    with mode():
+        want = run(clean.denoise, seen[0])
+        for _ in range(2):
+            seen[1].clear()
+            assert torch.equal(run(model.denoise, seen[1]), want)
+    assert torch.equal(x, before)
+    for wanted, got in zip(*seen, strict=True):
+        assert torch.equal(wanted.x, got.x) and torch.equal(wanted.sigma, got.sigma)
+
+
+def test_conditions_stay_what_they_are():
+    def denoise(x, sigma, cond):
+        level = cond.clone()
+        cond.zero_()
+        return level[:, None] * x
+
+    cond = torch.tensor([0.1, 0.2])
+    sample(denoise, torch.ones(2, 6), table_of("lms"), cond)
+    assert cond.tolist() == torch.tensor([0.1, 0.2]).tolist()
+
+
+@each_fault
+def test_pairs_and_costs_are_those_of_the_clean_model(fault):
+    both = faulty(fault)
+    first, second = (draw_pairs(m, default_teacher(m), 5, seed=1, batch=2) for m in both)
+    assert torch.equal(first.x, second.x) and torch.equal(first.target, second.target)
+    first, second = (gits_costs(m, points=5, samples=4, batch=2).matrix for m in both)
+    assert torch.equal(first, second)
+
+
+def test_a_teacher_that_writes_or_reuses_its_result_spoils_no_pair():
+    model, result = small(), torch.zeros(2, 6)
+
+    def teacher(x, cond):
+        result.copy_(x * 0.5)
+        x.zero_()
+        return result
+
+    pairs = draw_pairs(model, teacher, 6, seed=1, batch=2)
+    assert torch.equal(pairs.target, pairs.x * 0.5) and bool(pairs.x.all())
+
+
+@each_fault
+@pytest.mark.parametrize("family", SOLVER)
+def test_columns_are_those_of_the_clean_model(fault, family):
+    clean, model = faulty(fault)
+    table, levels = table_of(family), (clean.sigma_min, clean.sigma_max)
+    parameters = Parameters.of(table, levels)
+    plan = Columns(parameters, moved(parameters.count), 1e-3)
+    wanted, got = (
+        normal_equations(task := task_of(each), plan, task.train) for each in (clean, model)
+    )
+    assert all(map(torch.equal, astuple(wanted), astuple(got)))
+
+
+@each_fault
+@pytest.mark.parametrize("objective", ["l2", "look"])
+def test_gauss_newton_learns_the_solver_of_the_clean_model(fault, objective):
+    wanted, got = (tiny_fit(each, objective=objective) for each in faulty(fault, pictures()))
+    assert got.pack == wanted.pack and got.scores == wanted.scores
+
+
+# --- gradient methods
+
+
+def by_out(denoise):
+    """A model that writes its result with `out=`."""
+    return lambda x, sigma: torch.mul(denoise(x, sigma), 1, out=torch.empty_like(x))
+
+
+def without_gradient(denoise):
+    return torch.no_grad()(denoise)
+
+
+def with_gradients_of_its_weights_only(denoise):
+    weight = torch.ones((), requires_grad=True)
+    return lambda x, sigma: weight * denoise(x.detach(), sigma.detach())
+
+
+def spoiling_what_backward_needs(denoise):
+    def spoiling(x, sigma):
+        result = denoise(x, sigma)
+        square = result * result
+        result.add_(1)
+        return square
+
+    return spoiling
+
+
+REFUSED = {
+    **dict.fromkeys(WRITERS, "it writes into its arguments"),
+    "result": "it writes into its last result",
+    "out": "out=",
+    "no_grad": "its results have no gradient",
+    "detach": "its results have no gradient",
+    "backward": "modified by an inplace operation",
+}
+OTHERS = {
+    "out": by_out,
+    "no_grad": without_gradient,
+    "detach": with_gradients_of_its_weights_only,
+    "backward": spoiling_what_backward_needs,
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("fault", REFUSED)
+def test_gradient_methods_refuse_in_a_line_before_any_pair(method, fault):
+    model, calls = small(), []
+
+    def counted(x, sigma):
+        calls.append(len(x))
+        return model.denoise(x, sigma)
+
+    denoise = (FAULTS | OTHERS)[fault](counted)
+    with pytest.raises(TrainingError, match=f"back-propagation: .*{REFUSED[fault]}") as error:
+        tiny_fit(changed(model, denoise=denoise), method=method)
+    assert "gauss-newton" in message_of(error) and sum(calls) <= CHECK_CALLS
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_gradient_that_fails_later_is_explained(method):
+    """Torch's own error, in the first step of training."""
+    model, calls = small(), []
+
+    def denoise(x, sigma):
+        calls.append(len(x))
+        result = model.denoise(x, sigma)
+        return (
+            result
+            if sum(calls) <= CHECK_CALLS
+            else spoiling_what_backward_needs(model.denoise)(x, sigma)
+        )
+
+    with pytest.raises(TrainingError, match="back-propagation") as error:
+        tiny_fit(changed(model, denoise=denoise), method=method, rematerialise=False)
+    message_of(error)
