@@ -8,6 +8,7 @@ it serve file browsers. The same pack gives the same bytes.
 """
 
 import json
+import os
 import re
 import stat
 import struct
@@ -232,15 +233,20 @@ def parse_solver(data: bytes) -> SolverPack:
 
 def load_solver(path: StrPath) -> SolverPack:
     """Read and validate a solver file; raise SolverFileError with the file and the reason."""
+    return load_solver_bytes(read_solver(path), path)
+
+
+def read_solver(path: StrPath) -> bytes:
+    """Return the bytes of a solver file, at most one above MAX_FILE, unchecked; raise
+    SolverFileError if it cannot be read."""
     path = Path(path)
     try:
         if stat.S_ISFIFO(path.stat().st_mode):  # opening one would wait for a writer
             raise ValueError("it is a pipe")
         with path.open("rb") as file:
-            data = file.read(MAX_FILE + 1)
+            return file.read(MAX_FILE + 1)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise _file_error(path, "cannot be read", error) from error
-    return load_solver_bytes(data, path)
 
 
 def load_solver_bytes(data: bytes, name: StrPath) -> SolverPack:
@@ -253,23 +259,26 @@ def load_solver_bytes(data: bytes, name: StrPath) -> SolverPack:
         raise _file_error(name, "cannot be used", error) from None
 
 
+def file_stamp(path: StrPath) -> tuple[int, ...]:
+    """Return numbers that change with a file; raise SolverFileError if it cannot be found.
+
+    A copied file may keep time and size, so the inode and the change time count too.
+    """
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise _file_error(path, "cannot be read", error) from error
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+
+
 @lru_cache(maxsize=2048)
-def _load_stamped(path: Path, stamp: tuple[int, ...]) -> SolverPack:
+def _load_stamped(path: StrPath, stamp: tuple[int, ...]) -> SolverPack:
     return load_solver(path)
 
 
 def load_unchanged(path: StrPath) -> SolverPack:
-    """Like `load_solver`, but read the file again only if it has changed.
-
-    A copied file may keep time and size, so the inode and the change time count too.
-    """
-    path = Path(path)
-    try:
-        status = path.stat()
-    except (OSError, ValueError):
-        return load_solver(path)  # raises the right error
-    stamp = status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
-    return _load_stamped(path, stamp)
+    """Like `load_solver`, but read the file again only if it has changed."""
+    return _load_stamped(path, file_stamp(path))
 
 
 def merge_packs(packs: Iterable[SolverPack]) -> SolverPack:
