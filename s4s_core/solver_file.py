@@ -96,8 +96,14 @@ def check_path(path: StrPath) -> Path:
     path = Path(path)
     if path.suffix.lower() != ".safetensors":
         raise SolverFileError(f"{path.name}: the name of a solver file must end in .safetensors.")
-    if "\0" not in str(path) and not path.parent.is_dir():
+    if "\0" not in str(path) and not os.path.isdir(path.parent):
         raise SolverFileError(f"{path}: the folder {path.parent} does not exist.")
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:  # for example a name that is too long
+        raise _file_error(path, "cannot be written", error) from error
     return path
 
 
@@ -272,13 +278,13 @@ def file_stamp(path: StrPath) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=2048)
-def _load_stamped(path: StrPath, stamp: tuple[int, ...]) -> SolverPack:
+def _load_stamped(path: str, stamp: tuple[int, ...]) -> SolverPack:
     return load_solver(path)
 
 
 def load_unchanged(path: StrPath) -> SolverPack:
     """Like `load_solver`, but read the file again only if it has changed."""
-    return _load_stamped(path, file_stamp(path))
+    return _load_stamped(os.fspath(path), file_stamp(path))
 
 
 def merge_packs(packs: Iterable[SolverPack]) -> SolverPack:
