@@ -10,7 +10,7 @@ import folder_paths
 from ..s4s_core.app import folders
 from ..s4s_core.app.description import summary
 from ..s4s_core.errors import S4SError, SolverFileError
-from ..s4s_core.solver_file import load_unchanged, merge_packs, save_new_solver
+from ..s4s_core.solver_file import dump_solver, load_unchanged, merge_packs
 from ..s4s_core.table import SolverPack
 from . import inputs
 from .inputs import InputTypes
@@ -78,7 +78,7 @@ def save(pack: SolverPack, filename: str, notes: str = "") -> tuple[SolverPack, 
         ) from error
     path = folder / f"{folders.safe_stem(stem.name)}.safetensors"
     if not _holds(path, pack):
-        path = save_new_solver(folders.names_for(folder, stem.name), pack)
+        path = folders.save_new(folder, stem.name, dump_solver(pack))
     return pack, path.relative_to(home()).as_posix()
 
 

@@ -14,14 +14,14 @@ import stat
 import struct
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
-from .atomic import StrPath, write_atomic, write_new
+from .atomic import StrPath, write_atomic
 from .errors import SolverFileError, TableError, visible
 from .metadata import check_mergeable, check_metadata, modelspec
 from .table import Array, SolverPack, SolverTable, canonical_json
@@ -114,16 +114,6 @@ def save_solver(path: StrPath, pack: SolverPack) -> None:
         write_atomic(path, data)
     except (OSError, ValueError) as error:
         raise _file_error(path, "cannot be written", error) from error
-
-
-def save_new_solver(paths: Iterable[StrPath], pack: SolverPack) -> Path:
-    """Write a pack to the first free path of `paths` and return it; see `write_new`."""
-    paths, data = iter(paths), dump_solver(pack)
-    first = check_path(next(paths))
-    try:
-        return write_new(chain([first], paths), data)
-    except OSError as error:
-        raise _file_error(first, "cannot be written", error) from error
 
 
 def _file_error(path: StrPath, what: str, error: object) -> SolverFileError:

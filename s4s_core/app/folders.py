@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -222,26 +223,37 @@ def publish(data: bytes, stem: object) -> Path:
     """Write a solver file into the solver folder and return its path.
 
     An existing file with the same bytes is reused, so repeating an interrupted publish makes no
-    second copy. If the file system refuses the name, PLAIN_STEM takes its place.
+    second copy.
     """
     folder = solver_folders()[0]
-    try:
+    with _explain_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
         same = (path for path in sorted(folder.glob("*.safetensors")) if _holds(path, data))
-        return next(same, None) or _write_named(folder, stem, data)
-    except OSError as error:
-        reason = error.strerror or error
-        raise SolverFileError(f"Could not save the solver in {folder}: {reason}.") from error
+        found = next(same, None)
+    return found or save_new(folder, stem, data)
 
 
-def _write_named(folder: Path, stem: object, data: bytes) -> Path:
-    """Write a new file named after `stem`, or after PLAIN_STEM if that name is refused."""
-    try:
-        return write_new(names_for(folder, stem), data)
-    except OSError as error:
-        if error.errno not in _REFUSED:
-            raise
+def save_new(folder: Path, stem: object, data: bytes) -> Path:
+    """Write a new solver file into a folder and return its path.
+
+    It is named after `stem`, or after PLAIN_STEM if the file system refuses that name.
+    """
+    with _explain_error(folder):
+        try:
+            return write_new(names_for(folder, stem), data)
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
         return write_new(names_for(folder, PLAIN_STEM), data)
+
+
+@contextmanager
+def _explain_error(folder: Path) -> Iterator[None]:
+    """Turn an OSError into a SolverFileError that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise SolverFileError(f"Could not save the solver in {folder}: {_reason(error)}") from error
 
 
 def _holds(path: Path, data: bytes) -> bool:
