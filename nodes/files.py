@@ -10,7 +10,7 @@ import folder_paths
 from ..s4s_core.app import folders
 from ..s4s_core.app.description import summary
 from ..s4s_core.errors import S4SError, SolverFileError
-from ..s4s_core.solver_file import dump_solver, load_unchanged, merge_packs
+from ..s4s_core.solver_file import dump_solver, load_unchanged, merge_packs, read_solver
 from ..s4s_core.table import SolverPack
 from . import inputs
 from .inputs import InputTypes
@@ -119,8 +119,8 @@ class LoadSolver:
     def IS_CHANGED(cls, solver: str) -> str:
         """Return a hash of the file, so that a changed file is loaded again."""
         try:
-            return hashlib.sha256(find(solver).read_bytes()).hexdigest()
-        except (OSError, S4SError) as error:
+            return hashlib.sha256(read_solver(find(solver))).hexdigest()
+        except S4SError as error:
             return str(error)
 
     @classmethod

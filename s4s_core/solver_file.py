@@ -237,8 +237,11 @@ def read_solver(path: StrPath) -> bytes:
     SolverFileError if it cannot be read."""
     path = Path(path)
     try:
-        if stat.S_ISFIFO(path.stat().st_mode):  # opening one would wait for a writer
+        status = path.stat()
+        if stat.S_ISFIFO(status.st_mode):  # opening one would wait for a writer
             raise ValueError("it is a pipe")
+        if stat.S_ISREG(status.st_mode) and not status.st_size:
+            return b""  # like the files in /proc: reading one may wait for ever
         with path.open("rb") as file:
             return file.read(MAX_FILE + 1)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name

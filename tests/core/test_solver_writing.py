@@ -47,6 +47,13 @@ def test_what_cannot_be_read_is_refused_in_one_line(path):
         assert "it is a pipe" in refusal(path)
 
 
+def test_an_empty_file_is_not_opened(path, monkeypatch):
+    """The files in /proc are empty too, and reading one may wait for ever."""
+    path.touch()
+    monkeypatch.setattr(Path, "open", lambda *_: pytest.fail("the file was opened"))
+    assert "it is too short" in refusal(path)
+
+
 @pytest.mark.parametrize(
     "name, fault",
     [
