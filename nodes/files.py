@@ -2,15 +2,15 @@
 
 import hashlib
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import folder_paths
 
 from ..s4s_core.app import folders
+from ..s4s_core.app.description import summary
 from ..s4s_core.errors import S4SError, SolverFileError
-from ..s4s_core.solver_file import load_unchanged, merge_packs, save_new_solver
+from ..s4s_core.solver_file import dump_solver, load_unchanged, merge_packs, read_solver
 from ..s4s_core.table import SolverPack
 from . import inputs
 from .inputs import InputTypes
@@ -33,9 +33,16 @@ def home() -> Path:
     return folders.solver_folders()[0]
 
 
+def list_solvers() -> folders.Listing:
+    """List the solver files, the demo's included."""
+    found = folders.list_solvers()
+    files = {folders.DEMO: folders.DEMO_SOLVER} | found.files
+    return folders.Listing(dict(sorted(files.items())), found.faults)
+
+
 def solver_files() -> dict[str, Path]:
     """Return the paths of all solver files by name, the demo's included."""
-    return dict(sorted(({folders.DEMO: folders.DEMO_SOLVER} | folders.solver_files()).items()))
+    return list_solvers().files
 
 
 def find(name: str) -> Path:
@@ -51,11 +58,7 @@ def load(name: str) -> SolverPack:
 
 def all_step_counts() -> list[int]:
     """Return the step counts of all solver files, ascending; damaged files are skipped."""
-    counts: set[int] = set()
-    for path in solver_files().values():
-        with suppress(S4SError):
-            counts.update(load_unchanged(path).nfes)
-    return sorted(counts)
+    return sorted({n for path in solver_files().values() for n in summary(path).get("nfes", ())})
 
 
 def save(pack: SolverPack, filename: str, notes: str = "") -> tuple[SolverPack, str]:
@@ -74,8 +77,8 @@ def save(pack: SolverPack, filename: str, notes: str = "") -> tuple[SolverPack, 
             f"Could not create the folder {folder}: {error.strerror}. Choose another name."
         ) from error
     path = folder / f"{folders.safe_stem(stem.name)}.safetensors"
-    if not (path.exists() and _holds(path, pack)):
-        path = save_new_solver(folders.names_for(folder, stem.name), pack)
+    if not _holds(path, pack):
+        path = folders.save_new(folder, stem.name, dump_solver(pack))
     return pack, path.relative_to(home()).as_posix()
 
 
@@ -116,8 +119,8 @@ class LoadSolver:
     def IS_CHANGED(cls, solver: str) -> str:
         """Return a hash of the file, so that a changed file is loaded again."""
         try:
-            return hashlib.sha256(find(solver).read_bytes()).hexdigest()
-        except (OSError, S4SError) as error:
+            return hashlib.sha256(read_solver(find(solver))).hexdigest()
+        except S4SError as error:
             return str(error)
 
     @classmethod

@@ -14,6 +14,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from ipaddress import ip_address
+from operator import itemgetter
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -22,7 +23,7 @@ from aiohttp import web
 from comfy.cli_args import args
 
 from ..s4s_core.app import jobs
-from ..s4s_core.app.description import describe, describe_table
+from ..s4s_core.app.description import describe_table, summary
 from ..s4s_core.errors import S4SError
 from ..s4s_core.solver_file import load_unchanged
 from ..s4s_core.table import SolverPack
@@ -111,18 +112,19 @@ async def solvers(request: web.Request) -> dict[str, Any]:
 
 def listing() -> dict[str, Any]:
     """Return all solver files, each with its description or with what is wrong with it."""
-    entries = []
-    for name, path in files.solver_files().items():
-        entry: dict[str, Any] = {"file": name, "error": None, "thumbnail": None}
-        try:
-            about = describe(load_unchanged(path)).plain()
-        except S4SError as error:
-            about = {"error": str(error)}
-        if about.get("thumbnail"):
-            query = urlencode({"file": name, "v": about["sha256"][:8]})
-            about["thumbnail"] = f"/s4s/thumbnail?{query}"
-        entries.append(entry | about)
-    return {"folder": str(files.home()), "solvers": entries}
+    found = files.list_solvers()
+    entries = [_entry(name, summary(path)) for name, path in found.files.items()]
+    entries += [_entry(name, {"error": fault}) for name, fault in found.faults.items()]
+    return {"folder": str(files.home()), "solvers": sorted(entries, key=itemgetter("file"))}
+
+
+def _entry(name: str, about: dict[str, Any]) -> dict[str, Any]:
+    """Return what the sidebar is told of a file; `about` is its summary."""
+    picture = None
+    if about.get("thumbnail"):
+        query = urlencode({"file": name, "v": about["sha256"][:8]})
+        picture = f"/s4s/thumbnail?{query}"
+    return about | {"file": name, "thumbnail": picture}
 
 
 async def thumbnail(request: web.Request) -> web.Response:

@@ -8,19 +8,20 @@ it serve file browsers. The same pack gives the same bytes.
 """
 
 import json
+import os
 import re
 import stat
 import struct
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
-from .atomic import StrPath, write_atomic, write_new
+from .atomic import StrPath, write_atomic
 from .errors import SolverFileError, TableError, visible
 from .metadata import check_mergeable, check_metadata, modelspec
 from .table import Array, SolverPack, SolverTable, canonical_json
@@ -95,8 +96,14 @@ def check_path(path: StrPath) -> Path:
     path = Path(path)
     if path.suffix.lower() != ".safetensors":
         raise SolverFileError(f"{path.name}: the name of a solver file must end in .safetensors.")
-    if "\0" not in str(path) and not path.parent.is_dir():
+    if "\0" not in str(path) and not os.path.isdir(path.parent):
         raise SolverFileError(f"{path}: the folder {path.parent} does not exist.")
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:  # for example a name that is too long
+        raise _file_error(path, "cannot be written", error) from error
     return path
 
 
@@ -107,16 +114,6 @@ def save_solver(path: StrPath, pack: SolverPack) -> None:
         write_atomic(path, data)
     except (OSError, ValueError) as error:
         raise _file_error(path, "cannot be written", error) from error
-
-
-def save_new_solver(paths: Iterable[StrPath], pack: SolverPack) -> Path:
-    """Write a pack to the first free path of `paths` and return it; see `write_new`."""
-    paths, data = iter(paths), dump_solver(pack)
-    first = check_path(next(paths))
-    try:
-        return write_new(chain([first], paths), data)
-    except OSError as error:
-        raise _file_error(first, "cannot be written", error) from error
 
 
 def _file_error(path: StrPath, what: str, error: object) -> SolverFileError:
@@ -232,15 +229,23 @@ def parse_solver(data: bytes) -> SolverPack:
 
 def load_solver(path: StrPath) -> SolverPack:
     """Read and validate a solver file; raise SolverFileError with the file and the reason."""
+    return load_solver_bytes(read_solver(path), path)
+
+
+def read_solver(path: StrPath) -> bytes:
+    """Return the bytes of a solver file, at most one above MAX_FILE, unchecked; raise
+    SolverFileError if it cannot be read."""
     path = Path(path)
     try:
-        if stat.S_ISFIFO(path.stat().st_mode):  # opening one would wait for a writer
+        status = path.stat()
+        if stat.S_ISFIFO(status.st_mode):  # opening one would wait for a writer
             raise ValueError("it is a pipe")
+        if stat.S_ISREG(status.st_mode) and not status.st_size:
+            return b""  # like the files in /proc: reading one may wait for ever
         with path.open("rb") as file:
-            data = file.read(MAX_FILE + 1)
+            return file.read(MAX_FILE + 1)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise _file_error(path, "cannot be read", error) from error
-    return load_solver_bytes(data, path)
 
 
 def load_solver_bytes(data: bytes, name: StrPath) -> SolverPack:
@@ -253,23 +258,26 @@ def load_solver_bytes(data: bytes, name: StrPath) -> SolverPack:
         raise _file_error(name, "cannot be used", error) from None
 
 
+def file_stamp(path: StrPath) -> tuple[int, ...]:
+    """Return numbers that change with a file; raise SolverFileError if it cannot be found.
+
+    A copied file may keep time and size, so the inode and the change time count too.
+    """
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise _file_error(path, "cannot be read", error) from error
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+
+
 @lru_cache(maxsize=2048)
-def _load_stamped(path: Path, stamp: tuple[int, ...]) -> SolverPack:
+def _load_stamped(path: str, stamp: tuple[int, ...]) -> SolverPack:
     return load_solver(path)
 
 
 def load_unchanged(path: StrPath) -> SolverPack:
-    """Like `load_solver`, but read the file again only if it has changed.
-
-    A copied file may keep time and size, so the inode and the change time count too.
-    """
-    path = Path(path)
-    try:
-        status = path.stat()
-    except (OSError, ValueError):
-        return load_solver(path)  # raises the right error
-    stamp = status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
-    return _load_stamped(path, stamp)
+    """Like `load_solver`, but read the file again only if it has changed."""
+    return _load_stamped(os.fspath(path), file_stamp(path))
 
 
 def merge_packs(packs: Iterable[SolverPack]) -> SolverPack:

@@ -29,7 +29,15 @@ def paragraph(text: str) -> str:
 
 
 def solver_html(name: str) -> str:
-    """Describe a solver file in HTML, with what is wrong with it or with its use here."""
+    """Describe a solver file in HTML, with what is wrong with it or with its use here.
+
+    Below that stands what cannot be listed.
+    """
+    faults = solver_choice.faults().items()
+    return _chosen_html(name) + "".join(paragraph(f"⚠ {entry}: {why}") for entry, why in faults)
+
+
+def _chosen_html(name: str) -> str:
     if name == solver_choice.NONE:
         return paragraph("Sampler S4S needs a solver: choose one, or train one in the tab S4S.")
     try:

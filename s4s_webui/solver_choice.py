@@ -49,6 +49,11 @@ def choices() -> list[str]:
     return [NONE, *folders.solver_files()]
 
 
+def faults() -> dict[str, str]:
+    """Return why entries of the solver folders cannot be chosen, by name."""
+    return folders.list_solvers().faults
+
+
 def load_solver(name: str) -> SolverPack:
     """Load a listed solver file."""
     return load_unchanged(folders.find_solver(name))

@@ -34,12 +34,21 @@ def identify(model: TrainerModel, choice: ModelChoice) -> None:
 class SavedRun:
     """The saved run of a solver file: in a folder beside it, or in a file that the user names.
 
-    Under torchrun every process calls these methods, and only the first one deletes anything.
+    A path that the file system refuses is a TrainingError. Under torchrun every process calls these
+    methods, and only the first one deletes anything.
     """
 
     def __init__(self, out: Path, state: str | os.PathLike[str] | None = None) -> None:
         self.folder = None if state else Path(f"{out}.run")
         self.path = Path(state or f"{out}.run/state.safetensors")
+        try:
+            os.lstat(self.path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise TrainingError(
+                f"The run cannot be kept in {self.path}: {error.strerror}. Choose a shorter name."
+            ) from error
 
     def forget(self) -> None:
         """Delete what is saved; raise TrainingError if another process works on it."""

@@ -5,12 +5,18 @@ are left out. Whoever shows a text must still escape it.
 """
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from ..atomic import StrPath
+from ..errors import SolverFileError
 from ..names import MEASURES
+from ..solver_file import file_stamp, load_solver_bytes, read_solver
 from ..table import SolverPack
+from .folders import MAX_LISTED
 
 LONGEST_TEXT = 300
 
@@ -159,6 +165,29 @@ def describe(pack: SolverPack) -> SolverDescription:
         sha256=pack.digest,
         thumbnail=about.get("thumbnail"),
     )
+
+
+@lru_cache(maxsize=2 * MAX_LISTED)
+def _summary(path: str, stamp: tuple[int, ...]) -> dict[str, Any]:
+    data = read_solver(path)  # an error is not remembered: it may pass
+    try:
+        found = describe(load_solver_bytes(data, path)).plain()
+    except SolverFileError as error:
+        return {"error": str(error)}
+    return found | {"error": None, "thumbnail": found["thumbnail"] is not None}
+
+
+def summary(path: StrPath) -> dict[str, Any]:
+    """Return a file's description as JSON-able data, with "thumbnail" only as whether there is one.
+
+    "error" is what is wrong with the file, alone, or None. The file is read again only if it has
+    changed.
+    """
+    path = os.fspath(path)  # text is hashed faster
+    try:
+        return _summary(path, file_stamp(path))
+    except SolverFileError as error:
+        return {"error": str(error)}
 
 
 def describe_table(pack: SolverPack, nfe: int) -> dict[str, Any]:

@@ -4,14 +4,18 @@ Environment variables: S4S_HOME replaces the data folder; S4S_SOLVERS (a list se
 replaces the folders of solver files.
 """
 
+import errno
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 from ..atomic import write_new
-from ..errors import SolverFileError
+from ..errors import SolverFileError, visible
 
 CHECKOUT = Path(__file__).absolute().parents[2]
 NAME = "s4s_solvers"
@@ -21,7 +25,10 @@ DEMO = "demo.safetensors"
 DEMO_SOLVER = Path(__file__).absolute().parents[1] / "demo" / "solver.safetensors"
 """The solver that ships with the demo model; DEMO is the name it is offered under."""
 
-MAX_LISTED = 10_000
+MAX_LISTED, MAX_FAULTS = 10_000, 100
+_UNSHOWABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, line breaks, changes of direction, and bytes that are not UTF-8."""
+
 _HOST_PARENTS = ("custom_nodes", "extensions")
 _registered: list[Path] = []
 
@@ -75,15 +82,98 @@ def solver_folders() -> list[Path]:
     return list(dict.fromkeys([*named, data_home() / "solvers"]))
 
 
+@dataclass(frozen=True)
+class Listing:
+    """The entries of folders.
+
+    files: solver files by name, a posix path relative to their folder. faults: why an entry cannot
+    be listed, a sentence each, by a name that can be shown anywhere.
+    """
+
+    files: dict[str, Path]
+    faults: dict[str, str]
+
+
+def list_solvers() -> Listing:
+    """List the folders of solver files."""
+    return list_folders(solver_folders())
+
+
 def solver_files() -> dict[str, Path]:
-    """Return solver files by name (a posix path relative to its folder); the first folder wins."""
-    files: dict[str, Path] = {}
-    for folder in solver_folders():
-        paths = (path for path in folder.rglob("*") if path.suffix.lower() == ".safetensors")
-        for path in sorted(paths)[:MAX_LISTED]:
-            if path.is_file() and not path.name.startswith("."):
-                files.setdefault(path.relative_to(folder).as_posix(), path)
-    return dict(sorted(files.items()))
+    """Return the solver files by name, ascending."""
+    return list_solvers().files
+
+
+def list_folders(folders: Iterable[Path]) -> Listing:
+    """List the solver files in folders and their subfolders; of one name, the first folder wins.
+
+    Whatever an entry is, the others are listed.
+    """
+    files: dict[str, str] = {}
+    faults: dict[str, str] = {}
+    for folder in folders:
+        for name, fault in _walk(folder):
+            if fault is None:
+                files.setdefault(name, os.path.join(folder, name))
+            else:
+                faults.setdefault(_shown(name), fault)
+    shown = {name: faults[name] for name in sorted(faults)[:MAX_FAULTS]}
+    if len(faults) > MAX_FAULTS:
+        shown["..."] = f"{len(faults) - MAX_FAULTS:,} more entries cannot be listed."
+    if len(files) > MAX_LISTED:
+        shown["*.safetensors"] = f"Only {MAX_LISTED:,} of {len(files):,} files are listed."
+    return Listing({name: Path(files[name]) for name in sorted(files)[:MAX_LISTED]}, shown)
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, str | None]]:
+    """Yield the names of what a folder contains, each with why it cannot be listed, or None.
+
+    A folder that does not exist is empty.
+    """
+    pending = [""]
+    while pending:
+        inside = pending.pop()
+        try:
+            with os.scandir(os.path.join(folder, inside)) as entries:
+                for entry in entries:
+                    is_folder, fault = _look(entry)
+                    if is_folder and fault is None:
+                        pending.append(f"{inside}{entry.name}/")
+                    elif is_folder or _is_offered(entry.name):
+                        yield inside + entry.name, fault
+        except FileNotFoundError:  # not made yet, or just deleted
+            continue
+        except OSError as error:
+            yield inside or str(folder), _reason(error)
+
+
+def _is_offered(name: str) -> bool:
+    """Return whether a file of this name is offered as a solver."""
+    return name.lower().endswith(".safetensors") and not name.startswith(".")
+
+
+def _look(entry: "os.DirEntry[str]") -> tuple[bool, str | None]:
+    """Return whether an entry is a folder, and why it cannot be listed, or None."""
+    try:
+        is_folder, is_file, is_link = entry.is_dir(), entry.is_file(), entry.is_symlink()
+    except OSError as error:  # for example a link that leads in a circle
+        return False, _reason(error)
+    if _UNSHOWABLE.search(entry.name):
+        return is_folder, "The name has characters that cannot be shown. Rename it."
+    if is_folder:
+        return True, "Links to folders are not followed." if is_link else None
+    if is_file:
+        return False, None
+    return False, "The link leads to no file." if is_link else "It is not a file."
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.strerror or error}."
+
+
+def _shown(name: str) -> str:
+    """Return a name with escapes instead of characters that cannot be shown."""
+    return _UNSHOWABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), name)
 
 
 def find_solver(name: str) -> Path:
@@ -91,19 +181,34 @@ def find_solver(name: str) -> Path:
     files = solver_files()
     if name not in files:
         raise SolverFileError(
-            f"There is no solver file '{str(name)[:100]}'. Put it into {solver_folders()[0]} "
-            "and refresh the list."
+            f"There is no solver file '{visible(str(name)[:100])}'. Put it into "
+            f"{solver_folders()[0]} and refresh the list."
         )
     return files[name]
 
 
-_RESERVED = {"con", "prn", "aux", "nul", *(f"{p}{n}" for p in ("com", "lpt") for n in range(1, 10))}
+PLAIN_STEM = "solver"
+MAX_STEM, MAX_STEM_BYTES = 80, 200
+"""The longest stem. A name may have 255 bytes, and a number and a suffix follow the stem."""
+
+_RESERVED = {"con", "prn", "aux", "nul", *(p + n for p in ("com", "lpt") for n in "123456789¹²³")}
+_REFUSED = (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)
+"""How a file system refuses a name."""
 
 
 def safe_stem(stem: object) -> str:
     """Return a file name without suffix that is valid on every operating system."""
-    safe = "".join(c if c.isalnum() or c in "-_.+ " else "-" for c in str(stem)).strip(" .-")[:80]
-    return f"{safe}_" if safe.partition(".")[0].lower() in _RESERVED else safe or "solver"
+    safe = _cut("".join(c if c.isalnum() or c in "-_.+ " else "-" for c in str(stem)))
+    device, dot, rest = safe.partition(".")
+    if device.rstrip().lower() in _RESERVED:
+        safe = _cut(f"{device}_{dot}{rest}")
+    return safe or PLAIN_STEM
+
+
+def _cut(stem: str) -> str:
+    """Shorten a stem; it begins and ends with neither a space nor a dot nor a dash."""
+    short = stem.strip(" .-")[:MAX_STEM].encode()[:MAX_STEM_BYTES]
+    return short.decode(errors="ignore").rstrip(" .-")
 
 
 def names_for(folder: str | os.PathLike[str], stem: object) -> Iterator[Path]:
@@ -121,13 +226,34 @@ def publish(data: bytes, stem: object) -> Path:
     second copy.
     """
     folder = solver_folders()[0]
-    try:
+    with _explain_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
         same = (path for path in sorted(folder.glob("*.safetensors")) if _holds(path, data))
-        return next(same, None) or write_new(names_for(folder, stem), data)
+        found = next(same, None)
+    return found or save_new(folder, stem, data)
+
+
+def save_new(folder: Path, stem: object, data: bytes) -> Path:
+    """Write a new solver file into a folder and return its path.
+
+    It is named after `stem`, or after PLAIN_STEM if the file system refuses that name.
+    """
+    with _explain_error(folder):
+        try:
+            return write_new(names_for(folder, stem), data)
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+        return write_new(names_for(folder, PLAIN_STEM), data)
+
+
+@contextmanager
+def _explain_error(folder: Path) -> Iterator[None]:
+    """Turn an OSError into a SolverFileError that names the folder."""
+    try:
+        yield
     except OSError as error:
-        reason = error.strerror or error
-        raise SolverFileError(f"Could not save the solver in {folder}: {reason}.") from error
+        raise SolverFileError(f"Could not save the solver in {folder}: {_reason(error)}") from error
 
 
 def _holds(path: Path, data: bytes) -> bool:

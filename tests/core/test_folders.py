@@ -1,14 +1,20 @@
 """Where solvers and jobs are kept, what starts the trainer, and what a solver says of itself."""
 
+import errno
 import json
 import os
+import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
+from hostile import fill_with_hostile_entries
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from s4s_core import SolverPack, classical_table, save_solver
 from s4s_core.app import folders
@@ -116,6 +122,59 @@ def test_links_in_the_solvers_folder_are_harmless(linked):
             load_unchanged(linked / name)
 
 
+def test_what_cannot_be_listed_is_named_and_the_rest_is_listed(home):
+    good = put(home / "solvers", "good.safetensors")
+    listed, bad = fill_with_hostile_entries(good.parent, good.read_bytes())
+    found = folders.list_solvers()
+    assert set(found.files) == listed | {"good.safetensors"} and len(found.faults) == bad
+    for name, fault in found.faults.items():
+        assert fault.endswith(".") and fault.isprintable()
+        assert name.encode() and not set(name) & set("\n\r\x1b\u202e"), name
+    assert all(load_unchanged(path) == a_pack() for path in found.files.values())
+    assert publish(b"new", "itself").name == "itself-2.safetensors"
+
+
+class Unreachable:
+    """An entry of a folder that may be read but not searched, where the system tells no types."""
+
+    name = "unreachable.safetensors"
+
+    def is_dir(self):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_folders_that_cannot_be_read_or_searched_or_vanish_hide_no_other(home, monkeypatch):
+    """Simulated, because nothing is forbidden to root."""
+    scandir = os.scandir
+    for name in ("closed", "dark", "gone", "open"):
+        put(home / "solvers" / name, "x.safetensors")
+
+    def guarded(path):
+        name = Path(path).name
+        if name == "closed":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        if name == "gone":
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+        return nullcontext([Unreachable()]) if name == "dark" else scandir(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    found = folders.list_solvers()
+    assert list(found.files) == ["open/x.safetensors"]
+    denied = ["closed/", "dark/unreachable.safetensors"]
+    assert found.faults == dict.fromkeys(denied, "Permission denied.")
+
+
+def test_lists_are_bounded_and_say_so(home, monkeypatch):
+    for number in range(5):
+        put(home / "solvers", f"{number}.safetensors")
+        (home / "solvers" / f"broken {number}.safetensors").symlink_to("nothing")
+    monkeypatch.setattr(folders, "MAX_LISTED", 2)
+    monkeypatch.setattr(folders, "MAX_FAULTS", 3)
+    found = folders.list_solvers()
+    assert list(found.files) == ["0.safetensors", "1.safetensors"] and len(found.faults) == 5
+    assert found.faults["..."].startswith("2 more") and "2 of 5" in found.faults["*.safetensors"]
+
+
 def test_links_in_the_solvers_folder_hinder_no_new_file(linked):
     before = {path.name for path in linked.iterdir()}
     for stem in ("itself", "nowhere", "one", "passwd"):
@@ -136,11 +195,44 @@ def test_the_panel_shows_no_foreign_file(linked):
 
 
 def test_names_of_new_files_are_safe_and_numbered(home):
-    safe = {"a/b: c?": "a-b- c", "..": "solver", "NUL": "NUL_", "com1.x": "com1.x_"}
+    safe = {"a/b: c?": "a-b- c", "..": "solver", "NUL": "NUL_", "com1.x": "com1_.x"}
     for title, name in safe.items():
         assert next(folders.names_for(home, title)).name == f"{name}.safetensors"
     found = [path.name for path in islice(folders.names_for(home, "x"), 3)]
     assert found == ["x.safetensors", "x-2.safetensors", "x-3.safetensors"]
+
+
+@given(st.text(max_size=300))
+@example("\U0001d4b3" * 80)
+@example(f"con{' ' * 90}x")
+@example(f"NUL.{'x' * 90}")
+@example("\ud800")
+def test_any_title_gives_a_stem_that_fits(title):
+    """255 bytes are enough for the stem, a number and a suffix; the rules are Windows' too."""
+    stem = folders.safe_stem(title)
+    assert stem and folders.safe_stem(stem) == stem == stem.strip(" .")
+    assert len(f"{stem}-1000000.safetensors.run".encode()) <= 255
+    assert not re.match(r"(con|prn|aux|nul|(com|lpt)[1-9¹²³]) *(\.|$)", stem, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("code", [errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL])
+def test_a_result_whose_name_is_refused_gets_a_plain_one(home, monkeypatch, code):
+    """As on file systems with shorter names or fewer letters."""
+    link, opened = os.link, os.open
+
+    def refusing(call):
+        def guarded(*arguments, **options):
+            if any("wide" in str(path) for path in arguments):
+                raise OSError(code, os.strerror(code))
+            return call(*arguments, **options)
+
+        return guarded
+
+    monkeypatch.setattr(os, "link", refusing(link))
+    monkeypatch.setattr(os, "open", refusing(opened))
+    names = [publish(data, "wide").name for data in (b"one", b"two", b"one")]
+    assert names == ["solver.safetensors", "solver-2.safetensors", "solver.safetensors"]
+    assert len(os.listdir(home / "solvers")) == 2
 
 
 def test_a_file_is_read_again_only_when_it_changed(home):

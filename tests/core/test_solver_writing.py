@@ -10,7 +10,7 @@ from corpus import GOLDEN
 
 from s4s_core import atomic
 from s4s_core.errors import SolverFileError
-from s4s_core.solver_file import dump_solver, load_solver, save_new_solver, save_solver
+from s4s_core.solver_file import dump_solver, load_solver, save_solver
 from s4s_core.table import SolverPack, SolverTable
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -45,6 +45,13 @@ def test_what_cannot_be_read_is_refused_in_one_line(path):
     if hasattr(os, "mkfifo"):
         os.mkfifo(path)
         assert "it is a pipe" in refusal(path)
+
+
+def test_an_empty_file_is_not_opened(path, monkeypatch):
+    """The files in /proc are empty too, and reading one may wait for ever."""
+    path.touch()
+    monkeypatch.setattr(Path, "open", lambda *_: pytest.fail("the file was opened"))
+    assert "it is too short" in refusal(path)
 
 
 @pytest.mark.parametrize(
@@ -154,12 +161,12 @@ def test_new_files_follow_the_umask_and_old_ones_keep_their_mode(path):
 
 def test_a_new_file_takes_the_first_free_name(tmp_path):
     paths = [tmp_path / f"{name}.safetensors" for name in "abc"]
-    assert save_new_solver(paths, small_pack()) == paths[0]
+    assert atomic.write_new(paths, b"one") == paths[0]
     paths[1].mkdir()
-    assert save_new_solver(paths, small_pack(2.0)) == paths[2]
-    assert load_solver(paths[0]) == small_pack() and load_solver(paths[2]) == small_pack(2.0)
-    with pytest.raises(SolverFileError, match="cannot be written: every name is taken"):
-        save_new_solver(paths, small_pack())
+    assert atomic.write_new(paths, b"two") == paths[2]
+    assert paths[0].read_bytes() == b"one" and paths[2].read_bytes() == b"two"
+    with pytest.raises(FileExistsError, match="every name is taken"):
+        atomic.write_new(paths, b"three")
     assert len(names(tmp_path)) == 3
 
 

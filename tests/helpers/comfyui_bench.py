@@ -136,13 +136,13 @@ class Bench:
 def listings(bench):
     """The threads that list the solver files while this context is active."""
     folders, threads = bench.part("s4s_core.app.folders"), []
-    listed = folders.solver_files
+    listed = folders.list_solvers
 
     def noted():
         threads.append(threading.current_thread())
         return listed()
 
-    with patch.object(folders, "solver_files", noted):
+    with patch.object(folders, "list_solvers", noted):
         yield threads
 
 

@@ -223,6 +223,28 @@ def check_hostile_metadata_is_harmless(b):
             assert entry["error"] is None and len(json.dumps(entry, allow_nan=False)) < 20_000
 
 
+def check_hostile_entries_disable_no_list(b):
+    """Whatever is in a solver folder, drop-downs and the sidebar list the good files."""
+    from hostile import fill_with_hostile_entries
+
+    with solver_folder(b, "entries") as home:
+        demo = b.part("s4s_core.app.folders").DEMO_SOLVER
+        names, bad = fill_with_hostile_entries(home, demo.read_bytes())
+        names = {f"entries/{name}" for name in names}
+        assert names <= set(b.classes["S4SLoadSolver"].INPUT_TYPES()["required"]["solver"][0])
+        assert b.classes["S4SKSampler"].INPUT_TYPES()["required"]["steps"][0]
+        listed = listed_files(b)
+        faults = {name: e["error"] for name, e in listed.items() if e["error"] is not None}
+        assert len(faults) == bad and names <= set(listed) - set(faults)
+        assert json.dumps(listed, ensure_ascii=False).encode()
+
+
+def check_a_name_of_wide_letters_is_saved(b):
+    name = b.node["S4SSaveSolver"].save(b.solver(), "wide/" + "\U0001d4b3" * 80)["result"][1]
+    assert b.classes["S4SLoadSolver"].VALIDATE_INPUTS(name) is True
+    b.part("nodes.files").find(name).unlink()
+
+
 @contextmanager
 def solver_folder(b, name):
     """A folder among the solver files, removed afterwards."""

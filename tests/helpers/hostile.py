@@ -1,8 +1,11 @@
-"""Hostile text and pictures in valid solver files, and names that a browser may forge."""
+"""Hostile text and pictures in valid solver files, hostile entries of a folder, forged names."""
 
 import base64
+import os
+import stat
 import struct
 import zlib
+from pathlib import Path
 
 EVIL = '"><img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 FORGED_NAMES = ["../../etc/passwd", "/etc/passwd", "", None, 5, "nothing", ["a"], "..", "a\0b"]
@@ -58,3 +61,43 @@ HOSTILE = {
     "another kind of picture": {"thumbnail": "data:image/jpeg;base64,PHNjcmlwdD4="},
 }
 """Metadata by what is wrong with it."""
+
+UNSHOWABLE = [b"\xff\xfe", b"half a letter \xc3", b"\xed\xa0\x80"]
+UNSHOWABLE += [
+    f"{mark} in a name".encode()
+    for mark in "\n\r\t\x1b\x07\x7f\x85\x9b\u2028\u2029\u202a\u202e\u2066\u2069"
+]
+"""Names that no list can show, as bytes."""
+
+ODD = ["<img src=x onerror=alert(1)>", "%s %n {0} {x}", "'; --", "a..", "-rf", " ", "None", "#?&="]
+ODD += [
+    "\N{IDEOGRAPHIC SPACE}",
+    "e\N{COMBINING ACUTE ACCENT}",
+    "\U0001f469\u200d\U0001f680",
+    "x" * 200,
+]
+"""Names that a list must show."""
+
+
+def fill_with_hostile_entries(folder, data):
+    """Put entries of every kind into a folder; `data` is that of a solver file.
+
+    Return the names of those that can be listed, and how many cannot.
+    """
+    base = os.fsencode(folder)
+    for name in UNSHOWABLE:
+        os.mkdir(base + b"/" + name)
+        for path in (name + b".safetensors", name + b"/inside.safetensors"):
+            Path(os.fsdecode(base + b"/" + path)).write_bytes(data)
+    links = {"nowhere": "nothing", "itself": "itself.safetensors", "device": "/dev/zero"}
+    links |= {"one": "two.safetensors", "two": "one.safetensors", "here": "."}
+    for name, target in links.items():
+        (folder / f"{name}.safetensors").symlink_to(target)
+    (folder / "circle").symlink_to("..")
+    os.mknod(folder / "pipe.safetensors", stat.S_IFIFO | 0o600)
+    os.mknod(folder / "socket.safetensors", stat.S_IFSOCK | 0o600)
+    deep = f"{'d/' * 100}deep"
+    (folder / deep).parent.mkdir(parents=True)
+    for name in (*ODD, deep):
+        (folder / f"{name}.safetensors").write_bytes(data)
+    return {f"{name}.safetensors" for name in (*ODD, deep)}, 2 * len(UNSHOWABLE) + len(links) + 3

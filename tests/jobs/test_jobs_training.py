@@ -287,6 +287,12 @@ def test_a_teacher_on_gits_is_measured_once_a_job(monkeypatch):
     assert view.status == "done" and len(measured) == 1
 
 
+def test_a_job_named_with_wide_letters_is_published():
+    """80 letters of 4 bytes are more than a file name can have."""
+    view = work_here(add(name="\U0001d4b3" * 80, nfes=(3,), budget=300))
+    assert view.status == "done" and (solver_folders()[0] / view.result).is_file()
+
+
 def test_publishing_never_replaces_a_solver(home):
     first = publish(b"one", "a/b")
     assert publish(b"one", "a/b") == first and first.name == "a-b.safetensors"

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
+from hostile import fill_with_hostile_entries
 from panels import FORM, REFUSED, Panel, event_of, files_of, form
 
 from s4s_core.demo import SOLVERS
@@ -216,6 +218,22 @@ def test_forged_values_change_nothing(stocked):
             _, text = stocked.join(event["id"], [value] * len(event["inputs"]))
             assert "root:" not in text
             assert files_of(stocked.home) == before, (event["targets"], value)
+
+
+def test_hostile_entries_of_the_solver_folder_disable_no_tab(panel):
+    folder = panel.home / "solvers"
+    folder.mkdir(exist_ok=True)
+    listed, bad = fill_with_hostile_entries(folder, SOLVERS["ve"].read_bytes())
+    (refresh, *_) = (e["id"] for e in panel.config()["dependencies"] if len(e["inputs"]) == 6)
+    success, text = panel.join(refresh, [None] * 6)
+    shutil.rmtree(folder)
+    values = json.loads(text)["output"]["data"]
+    choices = [
+        value["choices"] for value in values if isinstance(value, dict) and "choices" in value
+    ]
+    names = [{name for name, _ in offered} for offered in choices]
+    assert success and sum(listed <= offered for offered in names) == 3  # two lists and Compare's
+    assert text.count("s4s-bad") == bad
 
 
 def listened_on(pid):

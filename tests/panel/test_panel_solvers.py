@@ -12,7 +12,7 @@ from PIL import Image
 
 from s4s_core import load_solver, save_solver
 from s4s_core.app.description import describe
-from s4s_core.app.folders import solver_files
+from s4s_core.app.folders import list_solvers, solver_files
 from s4s_core.errors import SolverFileError
 from s4s_core.solver_file import dump_solver
 from s4s_core.table import SolverPack
@@ -115,6 +115,20 @@ def test_a_bad_file_is_listed_with_its_fault_and_refused_as_an_upload(files):
         with pytest.raises(SolverFileError):
             solvers.add(data)
     assert sorted(files.iterdir()) == before
+
+
+def test_a_file_that_vanishes_while_it_is_shown_is_an_error_of_its_own(files, monkeypatch):
+    """It is listed, and deleted before it is read; or read, and deleted before its link is made."""
+    found, gone = list_solvers(), files / "a.safetensors"
+    data = gone.read_bytes()
+    monkeypatch.setattr(solvers, "list_solvers", lambda: found)
+    gone.unlink()
+    listed, _, card, link, *_ = solvers.refresh({}, gone.name, None)
+    assert gone.name in listed["choices"] and "No such file" in card and link == ""
+    gone.write_bytes(data)
+    monkeypatch.setattr(markup, "solver_card", lambda name, _: gone.unlink() or name)
+    card, link = solvers.refresh({}, gone.name, None)[2:4]
+    assert card == gone.name and link == ""
 
 
 @pytest.mark.parametrize("name", FORGED_NAMES)

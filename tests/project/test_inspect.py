@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from corpus import GOLDEN, picture_bomb, typical
 from extreme_packs import EXTREMES, extreme_pack
+from hostile import fill_with_hostile_entries
 from PIL import Image
 
 from s4s_core import SolverPack, SolverTable, load_solver, save_solver
@@ -150,10 +151,29 @@ def test_a_page_shows_every_table_and_extreme_numbers(inspect, tmp_path):
         assert (code, error) == (0, "") and page.read_text(encoding="utf-8").count("<svg") == 2
 
 
+def test_a_folder_is_shown_file_by_file_and_faults_are_errors(inspect, tmp_path):
+    listed, bad = fill_with_hostile_entries(tmp_path, GOLDEN.read_bytes())
+    (tmp_path / "damaged.safetensors").write_bytes(b"no solver")
+    code, out, error = inspect("--json", tmp_path)
+    shown = {entry["file"] for entry in json.loads(out)}
+    assert code == 1 and shown == {str(tmp_path / name) for name in listed}
+    assert error.count("\n") == error.count("error: ") == bad + 1
+    assert all(line.isprintable() for line in error.splitlines())
+    code, out, _ = inspect(tmp_path)
+    assert code == 1 and out.count(load_solver(GOLDEN).digest) == len(listed)
+
+
+def test_a_file_whose_name_is_not_utf_8_has_a_page(inspect, tmp_path):
+    file, page = tmp_path / os.fsdecode(b"\xff\xfe.safetensors"), tmp_path / "page.html"
+    save_solver(file, extreme_pack(EXTREMES[0]))
+    assert inspect("--page", page, file)[::2] == (0, "")
+    assert "\N{REPLACEMENT CHARACTER}" in page.read_text(encoding="utf-8")
+
+
 def test_files_that_cannot_be_read_or_written_are_errors(inspect, tmp_path):
     for arguments, reason in (
         ((tmp_path / "no.safetensors",), "No such file"),
-        ((tmp_path,), "Is a directory"),
+        ((tmp_path,), "no solver files"),
         (("--page", tmp_path / "no" / "page.html", GOLDEN), ""),
         (("--page", tmp_path / "p", GOLDEN, "x"), ""),
     ):

@@ -183,6 +183,18 @@ def test_what_is_refused_leaves_nothing_behind(capsys, monkeypatch, folder):
     assert code == 1 and "A budget of 300 model calls is too small" in err and not left(folder)
 
 
+@pytest.mark.parametrize("letters", [243, 244], ids=["its run", "itself"])
+@pytest.mark.parametrize("more", [[], ["--fresh"]], ids=str)
+def test_a_name_that_is_too_long_is_refused_before_training(
+    capsys, monkeypatch, folder, letters, more
+):
+    """A name has at most 255 bytes, those of .run included."""
+    monkeypatch.setattr("trainer.models.open_model", lambda _: pytest.fail("the model is loaded"))
+    out = f"{'x' * letters}.safetensors"
+    code, _, err = train_here(capsys, monkeypatch, *model(), *SMALL, "--out", out, *more)
+    assert code == 1 and "File name too long." in err and err.count("\n") == 1 and not left(folder)
+
+
 def test_only_the_summary_is_printed_to_stdout(capsys, monkeypatch, folder):
     code, out, err = train_here(capsys, monkeypatch, *model(), *SMALL, "--json")
     summary = json.loads(out)

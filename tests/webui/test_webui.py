@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hostile import fill_with_hostile_entries
 from webui_hosts import HOSTS, CFGDenoiser, Double, Job, infotext_of, parse_infotext
 from webui_models import SHAPE, TIMES, PatchedHolder, reference
 
@@ -341,6 +342,18 @@ def test_the_section_lists_describes_and_refreshes(webui, tmp_path):
     update, text = section.refreshed("broken.safetensors")
     assert update["value"] == "None" and "choose one" in text
     assert "There is no solver file" in section.solver_html("gone.safetensors")
+
+
+def test_hostile_entries_disable_neither_list_nor_section(webui, tmp_path):
+    host = webui("forge")
+    from s4s_webui import section
+
+    good = tmp_path / "a, b.safetensors"
+    listed, bad = fill_with_hostile_entries(tmp_path, good.read_bytes())
+    ui_of(host)
+    update, text = section.refreshed("None")
+    assert set(update["choices"]) == listed | {"None", good.name}
+    assert text.count("<p>⚠ ") == bad and text.encode()
 
 
 def test_solvers_are_found_among_the_hosts_models(webui, monkeypatch):

@@ -1,11 +1,17 @@
-"""`inspect FILE...`: show the contents of solver files, for people or as JSON."""
+"""`inspect FILE...`: show the contents of solver files, for people or as JSON.
+
+What cannot be shown is an error of its own, and the rest is shown.
+"""
 
 import json
+import os
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from s4s_core.errors import visible
+from s4s_core.errors import S4SError, SolverFileError, visible
 
 if TYPE_CHECKING:
     from s4s_core import SolverPack, SolverTable
@@ -16,35 +22,58 @@ LONGEST_TEXT = 200
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a solver file (.safetensors)")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="a solver file (.safetensors) or a folder of them"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, an entry per file")
     parser.add_argument("--page", metavar="HTML", help="save plots of one file as a web page")
 
 
 def run(args: Namespace) -> int:
+    packs, errors = load_all(args.files)
+    if args.page and len(packs) + len(errors) > 1:
+        raise S4SError("--page takes one solver file only.")
+    if packs and args.page:
+        save_page(args.page, *packs[0])
+    if packs and args.json:
+        print(json.dumps([as_data(file, pack) for file, pack in packs], indent=2))
+    elif packs:
+        print("\n\n".join(as_text(file, pack) for file, pack in packs))
+    for error in errors:
+        print(f"error: {error}", file=sys.stderr)
+    return 1 if errors else 0
+
+
+def load_all(given: Iterable[str]) -> "tuple[list[tuple[str, SolverPack]], list[str]]":
+    """Load files, and those in folders; return the packs by file, and what is wrong with others."""
+    from s4s_core.app.folders import list_folders
     from s4s_core.solver_file import load_solver
 
-    packs = [(file, load_solver(file)) for file in args.files]
-    if args.page:
-        save_page(args.page, packs)
-    if args.json:
-        print(json.dumps([as_data(file, pack) for file, pack in packs], indent=2))
-    else:
-        print("\n\n".join(as_text(file, pack) for file, pack in packs))
-    return 0
+    packs, errors = [], []
+    for path in given:
+        files = [path]
+        if os.path.isdir(path):
+            found = list_folders([Path(path)])
+            files = list(map(str, found.files.values()))
+            errors += [visible(f"{path}: {name}: {why}") for name, why in found.faults.items()]
+            if not (files or found.faults):
+                errors.append(visible(f"{path}: There are no solver files."))
+        for file in files:
+            try:
+                packs.append((file, load_solver(file)))
+            except SolverFileError as error:
+                errors.append(str(error))
+    return packs, errors
 
 
-def save_page(path: str, packs: "list[tuple[str, SolverPack]]") -> None:
-    """Save the plots of one solver file as an HTML page."""
+def save_page(path: str, file: str, pack: "SolverPack") -> None:
+    """Save the plots of a solver file as an HTML page."""
     from s4s_core.atomic import write_atomic
-    from s4s_core.errors import S4SError
 
     from ..panel.charts import chart_page
 
-    if len(packs) > 1:
-        raise S4SError("--page takes one solver file only.")
     try:
-        write_atomic(path, chart_page(*packs[0]).encode())
+        write_atomic(path, chart_page(file, pack).encode())
     except OSError as error:
         raise S4SError(f"Could not write {path}: {error.strerror or error}.") from error
 

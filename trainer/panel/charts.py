@@ -9,6 +9,7 @@ from html import escape
 from typing import TypeGuard
 
 from s4s_core.app.description import describe, describe_table
+from s4s_core.errors import visible
 from s4s_core.table import SolverPack
 
 from .markup import score_table
@@ -253,5 +254,5 @@ def chart_page(file: str, pack: SolverPack) -> str:
     for nfe in pack.nfes:
         charts = "".join(table_charts(pack, nfe))
         parts.append(f'<h2>{nfe} model calls</h2><div class="s4s-charts">{charts}</div>')
-    title = escape(description.name or file)
+    title = escape(visible(description.name or file))
     return _PAGE.format(title=title, body="".join(parts))

@@ -156,10 +156,11 @@ def render_arguments(given: Mapping[str, Any]) -> list[str]:
 
 def refresh(shown: Shown, chosen: Any, nfe: Any) -> list[Any]:
     """Return updates for CompareTab.outputs."""
-    names = list(offered_solvers())
+    files = offered_solvers()
+    names = list(files)
     was_default = shown.get("compared") == ((DEMO,), DEMO) and len(names) > 1
     solver = chosen if chosen in names and not was_default else names[0]
-    nfes = _step_counts(solver)
+    nfes = _step_counts(files[solver])
     steps = nfe if nfe in nfes else next(iter(nfes[len(nfes) // 2 :]), None)
     state = rendering.rendering_state(compare_home())
     running = bool(state and state["running"])
@@ -172,9 +173,9 @@ def refresh(shown: Shown, chosen: Any, nfe: Any) -> list[Any]:
     ]
 
 
-def _step_counts(name: str) -> list[str]:
+def _step_counts(path: Path) -> list[str]:
     try:
-        return [str(n) for n in load_unchanged(solver_path(name)).nfes]
+        return [str(n) for n in load_unchanged(path).nfes]
     except S4SError:
         return []
 

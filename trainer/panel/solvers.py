@@ -6,7 +6,14 @@ from typing import Any
 import gradio as gr
 
 from s4s_core.app.description import describe
-from s4s_core.app.folders import find_solver, publish, solver_files, solver_folders
+from s4s_core.app.folders import (
+    Listing,
+    find_solver,
+    list_solvers,
+    publish,
+    solver_files,
+    solver_folders,
+)
 from s4s_core.errors import S4SError, SolverFileError
 from s4s_core.solver_file import dump_solver, load_solver_bytes, load_unchanged, merge_packs
 from s4s_core.table import SolverPack
@@ -104,22 +111,24 @@ def _select(name: str) -> Any:
 
 def refresh(shown: Shown, chosen: Any, nfe: Any) -> list[Any]:
     """Return updates for SolversTab.outputs."""
-    names = list(solver_files())
+    found = list_solvers()
+    names = list(found.files)
     new = chosen if chosen in names else next(iter(names), None)
     return [
         changed_choices(shown, "solvers", names, chosen, new),
         changed(shown, "parts", tuple(names), lambda: gr.update(choices=names)),
-        *_details(shown, new, nfe),
+        *_details(shown, found, new, nfe),
         changed(shown, "delete solver", gr.update(interactive=new is not None)),
         changed(shown, "confirm solver", new, lambda: gr.update(visible=False)),
     ]
 
 
-def _details(shown: Shown, name: str | None, nfe: Any) -> list[Any]:
+def _details(shown: Shown, found: Listing, name: str | None, nfe: Any) -> list[Any]:
+    """Return updates for the chosen file, and below its card what cannot be listed."""
     card, nfes, plot, modified = markup.empty(_NONE), [], "", None
     if name is not None:
         try:
-            path = find_solver(name)
+            path = found.files[name]
             pack, modified = load_unchanged(path), path.stat().st_mtime_ns
             nfes = [str(n) for n in pack.nfes]
             card = markup.solver_card(name, describe(pack))
@@ -127,12 +136,21 @@ def _details(shown: Shown, name: str | None, nfe: Any) -> list[Any]:
         except (S4SError, OSError) as error:
             card, nfes, plot, modified = markup.note(str(error), bad=True), [], "", None
     new = nfe if nfe in nfes else next(iter(nfes), None)
+    faults = (markup.note(f"{entry}: {fault}", bad=True) for entry, fault in found.faults.items())
     return [
-        changed(shown, "solver", card),
-        changed(shown, "link", (name, modified), lambda: download_link(name) if modified else ""),
+        changed(shown, "solver", card + "".join(faults)),
+        changed(shown, "link", (name, modified), lambda: _link(name) if modified else ""),
         changed_choices(shown, "nfes", nfes, nfe, new),
         changed(shown, "plot", plot),
     ]
+
+
+def _link(name: Any) -> str:
+    """Return a link that saves a listed file; "" if it has just been deleted."""
+    try:
+        return download_link(name)
+    except (S4SError, OSError):
+        return ""
 
 
 def download_link(name: Any) -> str:
