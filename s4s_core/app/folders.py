@@ -152,7 +152,7 @@ def _is_offered(name: str) -> bool:
     return name.lower().endswith(".safetensors") and not name.startswith(".")
 
 
-def _look(entry: "os.DirEntry[str]") -> tuple[bool, str | None]:
+def _look(entry: os.DirEntry[str]) -> tuple[bool, str | None]:
     """Return whether an entry is a folder, and why it cannot be listed, or None."""
     try:
         is_folder, is_file, is_link = entry.is_dir(), entry.is_file(), entry.is_symlink()
