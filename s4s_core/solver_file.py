@@ -8,6 +8,7 @@ it serve file browsers. The same pack gives the same bytes.
 """
 
 import json
+import math
 import os
 import re
 import stat
@@ -22,7 +23,7 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 
 from .atomic import StrPath, write_atomic
-from .errors import SolverFileError, TableError, visible
+from .errors import SolverFileError, TableError, short, visible
 from .metadata import check_mergeable, check_metadata, modelspec
 from .table import Array, SolverPack, SolverTable, canonical_json
 
@@ -119,9 +120,7 @@ def save_solver(path: StrPath, pack: SolverPack) -> None:
 def _file_error(path: StrPath, what: str, error: object) -> SolverFileError:
     """Return an error of one line; path and reason may contain untrusted text."""
     reason = str(getattr(error, "strerror", None) or error).rstrip(".")
-    if len(reason) > _MAX_REASON:
-        reason = reason[:_MAX_REASON] + "..."
-    return SolverFileError(visible(f"{path}: {what}: {reason}."))
+    return SolverFileError(visible(f"{path}: {what}: {short(reason, _MAX_REASON)}."))
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -203,14 +202,16 @@ def _parse_table(nfe: int, arrays: dict[str, Array], entry: object, space: str) 
     if types != [str, int, str] or type(entry["ending"]) not in (int, float):
         raise ValueError(f"its description of NFE {nfe} has a value of the wrong type")
     table = SolverTable(family, order, form, space, sigmas, calls, arrays, guidance)
-    if table.nfe != nfe or table.ending != entry["ending"]:
+    ending, said = table.ending, entry["ending"]
+    if table.nfe != nfe or ending != said or math.copysign(1, ending) != math.copysign(1, said):
         raise ValueError(f"its tensors of NFE {nfe} contradict their description")
     return table
 
 
 def parse_solver(data: bytes) -> SolverPack:
     """Return the pack in the bytes of a solver file; raise ValueError if they are invalid."""
-    manifest = _parse_manifest(_parse_header(data))
+    header = _parse_header(data)
+    manifest = _parse_manifest(header)
     entries, arrays = manifest["tables"], _parse_arrays(data)
     if set(entries) != {str(nfe) for nfe in arrays}:
         raise ValueError("its description and its tensors name different NFEs")
@@ -224,6 +225,8 @@ def parse_solver(data: bytes) -> SolverPack:
         raise ValueError("its format number contradicts its tensors")
     if manifest["sha256"] != pack.digest:
         raise ValueError("its contents do not match its hash. The file is damaged: get a new copy")
+    if canonical_json(manifest) != header["__metadata__"]["s4s"]:
+        raise ValueError("its 's4s' entry is not canonical JSON")
     return pack
 
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +14,15 @@ try:
     import resource
 except ImportError:  # Windows
     resource = None
-from corpus import GOLDEN, Draft, assemble, contents, malformed
+from corpus import GOLDEN, Draft, assemble, contents, malformed, rules, table_field
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from s4s_core.errors import SolverFileError
 from s4s_core.solver_file import load_solver
 
 CORPUS = malformed()
+FORMAT = (Path(__file__).parents[2] / "docs" / "solver-files.md").read_text(encoding="utf-8")
 LONGEST_MESSAGE = 800  # the path and 300 characters of reason
 SEED = 20250
 SPARE = 64 << 20  # bytes of memory that reading all of these files may take
@@ -43,6 +47,36 @@ def outcome(path, data):
 def test_refused(case, tmp_path):
     message, _ = outcome(tmp_path / "suspect.safetensors", case.data)
     assert message is not None and case.fault in message
+
+
+@pytest.mark.parametrize(("rule", "data", "fault"), rules(), ids=lambda value: str(value)[:40])
+def test_the_reader_checks_every_rule_of_the_format(rule, data, fault, tmp_path):
+    message, _ = outcome(tmp_path / "suspect.safetensors", data)
+    assert message is not None and fault in message and rule in FORMAT
+
+
+def test_no_rule_of_the_format_is_left_out():
+    """A sentence with MUST is checked above; the one for readers is checked below."""
+    quoted = [rule for rule, *_ in rules()] + ["a reader MUST NOT trust them"]
+    for sentence in re.split(r"(?<=\.)\s|; |, (?=and other)", FORMAT.partition("## ")[2]):
+        assert "MUST" not in sentence or any(rule in sentence for rule in quoted), sentence
+
+
+def test_files_of_other_writers_are_read(tmp_path):
+    """A header in another spelling and order, a whole number for an ending, and modelspec keys
+    that lie."""
+    path, original = tmp_path / "other.safetensors", load_solver(GOLDEN)
+    with safe_open(GOLDEN, "numpy") as file:
+        tensors = {name: file.get_tensor(name) for name in reversed(sorted(file.keys()))}
+        metadata = file.metadata()
+    save_file(tensors, path, metadata | {"modelspec.title": "\x1b[2J", "more": "x"})
+    for data in (
+        path.read_bytes(),
+        table_field("ending", 0),
+        assemble(Draft().text() + " " * 3, Draft().blob),
+    ):
+        assert data != GOLDEN.read_bytes()
+        assert contents(outcome(path, data)[1]) == contents(original)
 
 
 def test_the_corpus_is_large_and_its_base_is_good(tmp_path):

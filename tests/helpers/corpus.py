@@ -41,6 +41,11 @@ def contents(pack: Any) -> tuple[object, ...]:
     return tables, json.dumps(dict(pack.metadata), sort_keys=True), pack.digest
 
 
+def canonical(value: object) -> str:
+    """Return canonical JSON."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
 class Draft:
     """A solver file taken apart: its header, the manifest in it, and the bytes of the tensors."""
 
@@ -51,8 +56,8 @@ class Draft:
         self.manifest = json.loads(self.header["__metadata__"]["s4s"])
 
     def text(self) -> str:
-        """Return the header as JSON, with the manifest in its place."""
-        metadata = self.header["__metadata__"] | {"s4s": json.dumps(self.manifest)}
+        """Return the header as JSON of another spelling, with the canonical manifest in it."""
+        metadata = self.header["__metadata__"] | {"s4s": canonical(self.manifest)}
         return json.dumps(self.header | {"__metadata__": metadata})
 
     def put(self, tensor: str, index: int, value: float) -> None:
@@ -368,6 +373,82 @@ def _wrong_numbers() -> Iterator[Case]:
     }.items():
         for number in numbers:
             yield number, edited(lambda draft, number=number: draft.put(*number)), fault
+
+
+def _respelled(spell: Callable[[str], str]) -> bytes:
+    """Return the golden file with its manifest in another spelling."""
+    metadata = Draft().header["__metadata__"]
+    return with_metadata(metadata | {"s4s": spell(metadata["s4s"])})
+
+
+def _number(tensor: str, index: int, value: float) -> bytes:
+    """Return the golden file with another number in a tensor."""
+    return edited(lambda draft: draft.put(tensor, index, value))
+
+
+def _deeper(levels: int) -> object:
+    """Return a list nested so many levels deep."""
+    return reduce(lambda inner, _: [inner], range(levels), 1)
+
+
+def rules() -> list[tuple[str, bytes, str]]:
+    """Return (words of docs/solver-files.md, a file that breaks this rule, part of the message)."""
+    b, calls, sigmas, foreign = "nfe3/b", "nfe3/call_sigmas", "nfe3/sigmas", "does not belong"
+    entries, exactly, keys = Draft().header, "exactly", "must contain exactly format"
+    extra = {"dtype": "F64", "shape": [0], "data_offsets": [0, 0]}
+    good, blob = GOLDEN.read_bytes(), Draft().blob
+    long = edited(lambda draft: draft.header["__metadata__"].update({"x": "y" * (256 << 10)}))
+    spelled = "MUST write `s4s` as canonical JSON"
+    return [
+        ("All tensors are `F64`", tensor_field("dtype", "I64"), foreign),
+        ("finite, in row-major order", _number(b, 0, NAN), "must be finite"),
+        ("k is the order, from 1 to 64", table_field("order", 65), "order must be"),
+        ("nodes of the update, strictly decreasing", _number(sigmas, 1, 80.0), "decreasing"),
+        ("the last one, 0 or more", _number(sigmas, 3, -1.0), "sigmas must be >= 0"),
+        ("noise levels passed to the network, each above 0", _number(calls, 2, 0.0), "> 0"),
+        ("multipliers of guidance, each 0 or more", with_guidance(2, (1, -1, 1)), ">= 0"),
+        ("decimal without leading zeros", with_tensors({"nfe03/b": entries[b]}, (b,)), foreign),
+        ("except `guidance` MUST be present", _without_tensor("nfe4/a"), exactly),
+        ("and other tensors MUST NOT be", with_tensors({"nfe3/c": extra}), exactly),
+        ("`ss` has k (steps - 1) < N <= k steps", table_field("family", "ss"), "cannot have"),
+        ("evaluations that do not exist MUST be zero", _number(b, 1, 1e-300), "does not exist"),
+        ("In the space `flow` no level exceeds 1", manifest_field("space", "flow"), "must be <= 1"),
+        ("maps text to text", with_metadata(entries["__metadata__"] | {"x": 5}), ""),
+        ("JSON object with exactly these keys", manifest_field("extra", 1), keys),
+        ("integer 2 if any table has `guidance`", manifest_field("format", 2), "format number"),
+        ("otherwise the integer 1", with_guidance(1, (1.0, 0.5, 0.0)), "format number"),
+        ('`"ve"` or `"flow"`', manifest_field("space", "vp"), "Unknown space"),
+        ("an object with exactly the keys `family`", table_field("extra", 1), "incomplete"),
+        ("equal to the last sigma", table_field("ending", 0.5), "contradict"),
+        ("also in the sign of a zero", table_field("ending", -0.0), "contradict"),
+        ("64 lower-case", manifest_field("sha256", Draft().manifest["sha256"].upper()), "hash"),
+        ("lists exactly the NFEs that have tensors", manifest_field("tables", {}), "NFEs"),
+        ("has a duplicate key", _respelled(lambda t: t[:-1] + ',"format":1}'), "duplicate key"),
+        ("no number is NaN", _respelled(lambda t: t.replace(":0.0", ":NaN", 1)), "contains NaN"),
+        ("nested at most 8 levels deep", about_field("x", _deeper(8)), "too deeply"),
+        ("at most 100,000 characters", about_field("x", "y" * 100_001), "characters"),
+        ("no lone surrogates", about_field("x", "\ud800"), "surrogate"),
+        ("at most 64 bits", about_field("x", 1 << 64), "64 bits"),
+        ("`name`, `author`, `licence`, `notes` | text", about_field("notes", 5), "not text"),
+        ("`teacher`, `training` | objects", about_field("teacher", 5), "not an object"),
+        ("numbers from 0 to below 1e6", about_field("cfg", [0, 1e6]), "pair of numbers"),
+        ("numbers in the same range", about_field("resolution", [-1, 1]), "pair of numbers"),
+        ("data URI", about_field("thumbnail", "https://example.org/spy.png"), "data URI"),
+        (spelled, _respelled(lambda text: text.replace(",", ", ", 1)), "not canonical"),
+        (spelled, _respelled(lambda text: text.replace("Golden", "\\u0047olden")), "not canonical"),
+        (spelled, _respelled(lambda text: text.replace(":0.0", ":0e0", 1)), "not canonical"),
+        (spelled, _respelled(lambda t: '{"format":1,' + t[1:].replace(',"format":1', "")), "not c"),
+        ("at most 256 KB", long, TRUNCATED),
+        ("no gaps", _without_blob_end(), ""),
+        ("nothing after them", good + b"\0", ""),
+        ("of at most 1 MB", good + bytes(1 << 20), "larger than 1 MB"),
+        ("contains no code", b"\x80\x02}q\0." + bytes(blob), TRUNCATED),
+    ]
+
+
+def _without_blob_end() -> bytes:
+    """Return the golden file with eight bytes that belong to no tensor."""
+    return assemble(Draft().text(), bytes(8) + Draft().blob)
 
 
 def malformed() -> list[Malformed]:
