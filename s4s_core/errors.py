@@ -23,6 +23,11 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def short(text: str, most: int = 80) -> str:
+    """Return untrusted text as a printable line, cut after `most` characters."""
+    return visible(text if len(text) <= most else f"{text[:most]}...")
+
+
 class S4SError(Exception):
     """Base class of errors with a message for the user."""
 

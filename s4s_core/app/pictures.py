@@ -12,10 +12,11 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from ..atomic import write_atomic
-from ..errors import S4SError
+from ..errors import S4SError, short
 
 _GAP, _TEXT = 6, 14
 _SMALLEST, _LARGEST = 128, 384
+_LONGEST_TITLE = 100
 THUMBNAIL, LARGEST_THUMBNAIL, QUALITIES = 256, 30_000, (85, 70, 50, 25)
 """Side of a thumbnail and its most bytes: it lives twice in a header of bounded size."""
 
@@ -58,20 +59,21 @@ def _scaled(image: Image.Image, longest: int) -> Image.Image:
 
 
 def sheet(rows: Sequence[Row]) -> Image.Image:
-    """Draw rows of pictures, each under its title."""
+    """Draw rows of pictures, each under its title, which a file may name: it is cut."""
     letters, line = font(), _TEXT + _GAP
     longest = min(_LARGEST, max(_SMALLEST, *(max(row.pictures.shape[2:]) for row in rows)))
     tiles = [[image_of(picture, longest) for picture in row.pictures] for row in rows]
     width, height = (max(tile.size[k] for row in tiles for tile in row) for k in (0, 1))
     step = line + height + _GAP + (line if any(row.captions for row in rows) else 0)
-    widest = max(int(letters.getlength(row.title)) for row in rows) + 2 * _GAP
+    titles = [short(row.title, _LONGEST_TITLE) for row in rows]
+    widest = max(int(letters.getlength(title)) for title in titles) + 2 * _GAP
     columns = max(map(len, tiles))
     size = max(widest, columns * (width + _GAP) + _GAP), len(rows) * step + _GAP
     out = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(out)
-    for number, (row, images) in enumerate(zip(rows, tiles, strict=True)):
+    for number, (row, title, images) in enumerate(zip(rows, titles, tiles, strict=True)):
         top = _GAP + number * step
-        draw.text((_GAP, top), row.title, fill="black", font=letters)
+        draw.text((_GAP, top), title, fill="black", font=letters)
         for column, tile in enumerate(images):
             left = _GAP + column * (width + _GAP)
             out.paste(tile, (left, top + line))

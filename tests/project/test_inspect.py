@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from corpus import GOLDEN, picture_bomb, typical
 from extreme_packs import EXTREMES, extreme_pack
 from hostile import fill_with_hostile_entries
 from PIL import Image
 
 from s4s_core import SolverPack, SolverTable, load_solver, save_solver
+from s4s_core.app.pictures import Row, sheet
 from trainer import cli
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\r\n\u202egnp.exe\u2028\x9b31m<script>alert(1)</script>\0"
@@ -106,6 +108,46 @@ def test_hostile_metadata_is_shown_safely(inspect, hostile, tmp_path):
     assert json.loads(out)[0]["metadata"]["name"] == EVIL
     inspect("--page", tmp_path / "page.html", hostile)
     assert "<script>" not in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def euler(nfe, order=1):
+    """Euler's method as a table of any order."""
+    b, sigmas = np.zeros((nfe, order)), np.linspace(80, 0, nfe + 1)
+    b[:, 0] = 1
+    return SolverTable("lms", order, "noise", "ve", sigmas, sigmas[:-1], {"b": b})
+
+
+LARGE = {
+    "many tables": lambda: SolverPack.of(*map(euler, range(1, 250))),
+    "many steps of a high order": lambda: SolverPack.of(euler(1000, 64)),
+    "many facts": lambda: SolverPack.of(
+        euler(1), metadata={"k" * 190: {"k" * 190: {f"x{n}": n for n in range(14_000)}}}
+    ),
+    "many scores": lambda: SolverPack.of(
+        euler(1), metadata={"scores": {"1": {f"x{n}": n for n in range(14_000)}}}
+    ),
+    "a long list": lambda: SolverPack.of(euler(1), metadata={"x": list(range(30_000))}),
+    "a long name": lambda: SolverPack.of(euler(1), metadata={"name": "x" * 99_000}),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_file_is_cut(inspect, tmp_path, name):
+    """On the terminal after some lines; JSON and the page are a few times as large as a file."""
+    path, page = tmp_path / "large.safetensors", tmp_path / "page.html"
+    save_solver(path, LARGE[name]())
+    _, out, _ = inspect(path)
+    assert len(out.splitlines()) <= 251 and max(map(len, out.splitlines())) < 250
+    assert ("more lines; see --json" in out) is name.startswith("many")
+    _, out, _ = inspect("--json", path)
+    assert len(out) < 8 << 20 and json.loads(out)[0]["metadata"] == load_solver(path).metadata
+    inspect("--page", page, path)
+    assert page.stat().st_size < 32 << 20
+
+
+def test_a_sheet_cuts_the_titles_that_files_give():
+    row = Row("x" * 100_000, torch.zeros(1, 3, 8, 8))
+    assert sheet([row]).width < 3000
 
 
 @pytest.mark.parametrize("case", typical(), ids=lambda case: case.name)

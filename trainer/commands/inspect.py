@@ -11,14 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from s4s_core.errors import S4SError, SolverFileError, visible
+from s4s_core.errors import S4SError, SolverFileError, short, visible
 
 if TYPE_CHECKING:
     from s4s_core import SolverPack, SolverTable
     from s4s_core.app.description import SolverDescription
 
 FIRST = ("name", "model", "cfg", "resolution", "teacher", "training")
-LONGEST_TEXT = 200
+LONGEST_TEXT, LONGEST_LINE = 200, 240
+MOST_FACTS, MOST_LINES = 60, 250
+"""What is shown of a file at most: lines of metadata, and all lines."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -103,19 +105,29 @@ def as_data(file: str, pack: "SolverPack") -> dict[str, Any]:
 
 
 def as_text(file: str, pack: "SolverPack") -> str:
-    """Return a readable summary: the file, its metadata and scores, then each NFE's table."""
+    """Return a readable summary: the file, its metadata and scores, then each NFE's table.
+
+    It is cut at MOST_LINES lines of LONGEST_LINE characters.
+    """
     from s4s_core.app.description import describe
 
     about = dict(pack.metadata)
     scores = about.pop("scores", {})
     known = {key: about.pop(key) for key in FIRST if key in about}
-    head = [printable(file), *fact_lines({"digest": pack.digest, **known, **about})]
+    facts = fact_lines({"digest": pack.digest, **known, **about})
     tables = [
         [*table_lines(table), *fact_lines({"score": scores.get(str(nfe))})]
         for nfe, table in pack.tables.items()
     ]
-    parts = [head, list(score_lines(describe(pack))), *tables]
-    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+    parts = [[printable(file), *cut(facts, MOST_FACTS)], list(score_lines(describe(pack))), *tables]
+    lines = [line for part in parts if part for line in ("", *part)][1:]
+    return "\n".join(short(line, LONGEST_LINE) for line in cut(lines, MOST_LINES))
+
+
+def cut(lines: list[str], most: int) -> list[str]:
+    """Return the first lines, and how many more there are."""
+    more = len(lines) - most
+    return lines if more <= 0 else [*lines[:most], f"  ... and {more:,} more lines; see --json"]
 
 
 def score_lines(solver: "SolverDescription") -> Iterator[str]:
@@ -129,7 +141,7 @@ def score_lines(solver: "SolverDescription") -> Iterator[str]:
 def fact_lines(mapping: Mapping[str, Any]) -> list[str]:
     """Return the leaves of nested metadata, one aligned line each."""
     lines = list(leaves(mapping))
-    width = max((len(key) for key, _ in lines), default=0)
+    width = min(max((len(key) for key, _ in lines), default=0), LONGEST_TEXT)
     return [f"  {key:<{width}}  {text}" for key, text in lines]
 
 
@@ -146,10 +158,7 @@ def leaves(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def printable(value: object) -> str:
     """Return untrusted data as short text that is safe to show on a terminal."""
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    if len(text) > LONGEST_TEXT:
-        text = text[:LONGEST_TEXT] + "..."
-    return visible(text)
+    return short(f"{value:.6g}" if isinstance(value, float) else str(value), LONGEST_TEXT)
 
 
 def table_lines(table: "SolverTable") -> list[str]:
