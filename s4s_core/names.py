@@ -7,10 +7,11 @@ line here: the name and "module:object", relative to s4s_core.
 import difflib
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from .errors import S4SError, TableError, TrainingError
+from .errors import S4SError, TableError, TrainingError, short
 
 AUTO = "auto"
 """Lets training choose its start, its objective or its teacher."""
@@ -124,9 +125,10 @@ SPACES = tuple(FORMS)
 def check_name(registry: Collection[str], kind: str, name: object, error: type[S4SError]) -> None:
     """Raise `error`, listing the valid names, unless `name` is registered."""
     if name not in registry:
-        near = difflib.get_close_matches(str(name), registry, n=1)
+        shown = short(str(name))
+        near = difflib.get_close_matches(shown, registry, n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
-        raise error(f"Unknown {kind} '{name}': choose one of {', '.join(registry)}.{hint}")
+        raise error(f"Unknown {kind} '{shown}': choose one of {', '.join(registry)}.{hint}")
 
 
 def load(place: str) -> Any:
@@ -179,9 +181,10 @@ def check_form(form: str, space: str) -> None:
 def solver_parts(text: str) -> tuple[str, int, str]:
     """Split a solver name such as "ipndm:3:edm" into (solver, order, schedule)."""
     parts = text.split(":")
-    if len(parts) != 3 or not parts[1].isdecimal() or not int(parts[1]):
+    if len(parts) != 3 or not re.fullmatch("[1-9][0-9]?", parts[1]):
         raise TrainingError(
-            f"Invalid solver name '{text}': write solver:order:schedule, such as ipndm:3:edm."
+            f"Invalid solver name '{short(text)}': write solver:order:schedule, such as "
+            "ipndm:3:edm."
         )
     check_name(SOLVERS, "solver", parts[0], TrainingError)
     check_name(SCHEDULES, "schedule", parts[2], TrainingError)

@@ -1,6 +1,7 @@
 """Teacher, classical solvers and a learned solver on the same noise: errors and pictures."""
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +11,21 @@ import torch
 
 from s4s_core import SolverPack, SolverTable
 from s4s_core.app.pictures import Row, save_png, sheet
-from s4s_core.candidates import candidates, squared_errors
-from s4s_core.errors import S4SError
+from s4s_core.candidates import (
+    AUTO_SCHEDULES,
+    Candidate,
+    candidates,
+    named_solver,
+    squared_errors,
+)
+from s4s_core.errors import S4SError, TableError
 from s4s_core.hosting import mismatches, require_space
+from s4s_core.names import AUTO
 from s4s_core.teacher import Pairs, default_teacher, draw_pairs
 from s4s_core.training.fit import Result
 from s4s_core.training.memory import Batcher
 
-from .config import MOST_NFE, from_plain
+from .config import MOST_NFE
 from .models.contract import TrainerModel
 from .progress import ProgressLine
 from .results import (
@@ -28,32 +36,56 @@ from .results import (
     sample_results,
     to_pictures,
 )
-from .training import named_teacher
 
 Errors = dict[int, dict[str, float]]
 """RMSE to the teacher by NFE and label."""
 
 
-def recorded_teacher(pack: SolverPack, model: TrainerModel) -> SolverTable:
+def recorded_solver(model: TrainerModel, text: object, nfe: int, ending: float) -> Candidate:
+    """Return the classical solver that a file's metadata names, as "dpmpp 2, edm" or "dpmpp:2:edm".
+
+    Anyone may have written that: raise S4SError unless it names one that is made at once and
+    without calling the model.
+    """
+    match = re.fullmatch("([a-z0-9-]+)[ :]([1-9])(?:, |:)([a-z]+)", str(text))
+    if match is None or match[3] not in AUTO_SCHEDULES:
+        raise TableError("The file names no classical solver that can be made again.")
+    return named_solver(model, ":".join(match.groups()), nfe, ending)
+
+
+def recorded_teacher(
+    pack: SolverPack, model: TrainerModel, warn: Callable[[str], object]
+) -> SolverTable:
     """Return the teacher that a pack was trained on: the one that its config names, or the one
     that the run chose.
 
-    This is the default teacher if the metadata does not name one that this version knows.
+    It is the default teacher if the metadata names none, and with a warning if it names one that
+    this version does not know, or does not trust: with more than MOST_NFE calls, with a schedule
+    that is costly to make, or with an ending that the model cannot have.
     """
+    ending, (name, nfe) = pack[pack.nfes[0]].ending, _recorded_names(pack.metadata)
     try:
-        teacher = named_teacher(from_plain(pack.metadata["config"]), model)
-    except (KeyError, TypeError, ValueError, S4SError):  # untrusted data of any type
-        teacher = 0
-    if isinstance(teacher, SolverTable):
-        return teacher
-    ending = pack[pack.nfes[0]].ending
-    known = pack.metadata.get("teacher", {})
-    nfe, name = known.get("nfe"), known.get("name")
-    if type(nfe) is int and 1 <= nfe <= MOST_NFE:
-        for candidate in candidates(model, nfe, ending):
-            if candidate.label == name:
-                return candidate.table
-    return default_teacher(model, ending=ending)
+        if name is None:
+            return default_teacher(model, ending=ending)
+        if not (type(nfe) is int and 1 <= nfe <= MOST_NFE):
+            raise TableError(f"The file's teacher must have 1 to {MOST_NFE} calls.")
+        return recorded_solver(model, name, nfe, ending).table
+    except S4SError:
+        warn("The teacher that the solver file names cannot be used: the default one replaces it.")
+    try:
+        return default_teacher(model, ending=ending)
+    except TableError:
+        return default_teacher(model)
+
+
+def _recorded_names(about: Mapping[str, Any]) -> tuple[object, object]:
+    """Return the name of a file's teacher and its calls, of any type; None if it has no name."""
+    config, known = about.get("config"), about.get("teacher", {})
+    text = config.get("teacher", AUTO) if isinstance(config, dict) else AUTO
+    if text == AUTO:
+        return known.get("name"), known.get("nfe")
+    name, _, calls = str(text).rpartition(":")
+    return name, int(calls) if re.fullmatch("[0-9]{1,4}", calls) else None
 
 
 def check_fit(pack: SolverPack, model: TrainerModel) -> list[str]:

@@ -5,9 +5,9 @@ state.json says how far it is; teacher.png, classical.png and solver.png appear 
 `start` renders in a new process, which outlives the caller; `rendering_state` reads its progress.
 """
 
-import re
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -202,8 +202,9 @@ def _render(
     report.write("Opening the model.", 0.0)
     model = open_model(choice)
     report.warnings = check_fit(pack, model)
-    teacher = recorded_teacher(pack, model)
-    rival = classical_choice(model, pack, nfe, classical, teacher.ending)
+    warn = report.warnings.append
+    teacher = recorded_teacher(pack, model, warn)
+    rival = classical_choice(model, pack, nfe, classical, teacher.ending, warn)
     tables = {"teacher": ("teacher", teacher), "classical": rival, "solver": ("S4S", pack[nfe])}
     total, before, target = 1 + sum(table.nfe for _, table in tables.values()), 0, None
     x, cond = fresh_noise(model, count, seed)
@@ -224,17 +225,31 @@ def _render(
 
 
 def classical_choice(
-    model: "TrainerModel", pack: "SolverPack", nfe: int, text: str, ending: float
+    model: "TrainerModel",
+    pack: "SolverPack",
+    nfe: int,
+    text: str,
+    ending: float,
+    warn: Callable[[str], object],
 ) -> "tuple[str, SolverTable]":
-    """Return label and table of solver:order:schedule; "auto" is the best that the file names."""
+    """Return label and table of solver:order:schedule; "auto" is the best that the file names.
+
+    If the file names one that cannot be made, warn and take UniPC.
+    """
     from s4s_core.candidates import named_solver
+
+    from .comparison import recorded_solver
 
     if text == "auto":
         scores = pack.metadata.get("scores", {}).get(str(nfe), {})
         name = scores.get("classical_name") if isinstance(scores, dict) else None
-        match = re.fullmatch(r"([a-z0-9-]+)[ :](\d)(?:, |:)([a-z]+)", str(name))
-        default = f"unipc-bh2:3:{'uniform' if model.space == 'flow' else 'edm'}"
-        text = ":".join(match.groups()) if match else default
+        try:
+            candidate = recorded_solver(model, name, nfe, ending)
+            return candidate.label, candidate.table
+        except S4SError:
+            if name is not None:
+                warn("The classical solver that the solver file names cannot be used: UniPC is.")
+        text = f"unipc-bh2:3:{'uniform' if model.space == 'flow' else 'edm'}"
     candidate = named_solver(model, text, nfe, ending)
     return candidate.label, candidate.table
 

@@ -13,7 +13,7 @@ from s4s_core import SolverPack, fit, load_solver, sample, save_solver, teacher
 from s4s_core.candidates import named_solver
 from s4s_core.demo import SOLVERS
 from tools.bench import engine, training
-from trainer import comparison, results
+from trainer import comparison, rendering, results
 from trainer.cli import build_parser, main
 from trainer.commands import bench
 from trainer.comparison import Comparison, Score, most_different
@@ -218,30 +218,71 @@ def test_comparisons_use_the_teacher_of_training(capsys, few, monkeypatch):
     assert json.loads(Path("sheets/state.json").read_text())["done"]["teacher"]["nfe"] == 3
 
 
+def recorded(about, model, ending=0.0):
+    """Return the teacher that a file with this metadata gets, and the warnings."""
+    table, warnings = named_solver(model, "euler:1:edm", 2, 0.0).table, []
+    sigmas = [*(table.sigmas[:-1] + ending), ending]
+    pack = SolverPack.of(table.replace(sigmas=sigmas), metadata=about)
+    return comparison.recorded_teacher(pack, model, warnings.append), warnings
+
+
 @pytest.mark.parametrize("config", [{}, {"config": {"teacher": "auto"}}])
 def test_the_teacher_that_a_run_chose_is_made_again(config):
     model = latents(None)
-    table = named_solver(model, "euler:1:edm", 2, 0.05).table
     chosen = teacher.default_teacher(model, 12, 0.05, ("dpmpp", 2))
-    default = teacher.default_teacher(model, ending=0.05)
-    for nfe, name, expected in (
-        (12, "dpmpp 2, edm", chosen),
-        (12, "magic 2, edm", default),
-        (10**9, "dpmpp 2, edm", default),
-        ("12", "dpmpp 2, edm", default),
-        (12, None, default),
-    ):
-        about = {**config, "teacher": {"nfe": nfe, "name": name}}
-        pack = SolverPack.of(table, metadata=about)
-        assert comparison.recorded_teacher(pack, model) == expected
+    about = {**config, "teacher": {"nfe": 12, "name": "dpmpp 2, edm"}}
+    assert recorded(about, model, 0.05) == (chosen, [])
 
 
-@pytest.mark.parametrize("said", [None, 5, [], "x", {}, {"model": {"prompts": 5}}, {"teacher": 1}])
+@pytest.mark.parametrize("said", [None, 5, [], "x", {}, {"model": {"prompts": 5}}])
 def test_a_file_without_a_teacher_has_the_default_one(said):
     model = latents(None)
+    assert recorded({"config": said}, model) == (teacher.default_teacher(model), [])
+
+
+UNTRUSTED = [
+    *({"config": {"teacher": text}} for text in (1, "", "x", "heun:2:edm:7.5", [["euler"]])),
+    *(
+        {"config": {"teacher": f"{solver}:{calls}"}}
+        for solver in ("euler:1:gits", "euler:1:dmn", "magic:1:edm", "heun:3:edm", "euler:0:edm")
+        for calls in (20, 1000, 0)
+    ),
+    *({"config": {"teacher": f"euler:1:edm:{calls}"}} for calls in (101, 1000, "9" * 5000, "٣")),
+    *({"teacher": {"nfe": nfe, "name": "dpmpp 2, edm"}} for nfe in (10**9, "12", None, True, -1)),
+    *({"teacher": {"nfe": 12, "name": name}} for name in ("magic 2, edm", "euler 1, gits", [1])),
+]
+
+
+@pytest.mark.parametrize("about", UNTRUSTED, ids=lambda about: str(about)[:60])
+@pytest.mark.parametrize("ending", [0.0, 0.05, 100.0])
+def test_a_header_cannot_steer_the_teacher(about, ending):
+    """It costs no model call, and the default teacher takes over with a warning."""
+    model = latents(None)
+    model.denoise = lambda *_: pytest.fail("the model was called")
+    found, warnings = recorded(about, model, ending)
+    expected = teacher.default_teacher(model, ending=ending if ending < model.sigma_max else 0.0)
+    assert found == expected and len(warnings) == 1 and "default one" in warnings[0]
+
+
+def test_an_ending_that_the_model_cannot_have_is_replaced():
+    model = latents(None)
+    found, warnings = recorded({}, model, 100.0)
+    assert found == teacher.default_teacher(model) and len(warnings) == 1
+
+
+@pytest.mark.parametrize("name", ["euler 1, gits", "heun 9, edm", "magic 1, edm", 5, ["x"]])
+def test_a_header_cannot_steer_the_classical_solver(name, tmp_path, monkeypatch):
+    """A whole rendering makes the calls of three tables: the default teacher's and two of 2."""
+    model, calls = latents(None), []
+    denoise = model.denoise
+    model.denoise = lambda x, *rest: calls.append(len(x)) or denoise(x, *rest)
+    model.about, model.device = {}, "cpu"
+    monkeypatch.setattr("trainer.models.open_model", lambda choice: model)
     table = named_solver(model, "euler:1:edm", 2, 0.0).table
-    pack = SolverPack.of(table, metadata={"config": said})
-    assert comparison.recorded_teacher(pack, model) == teacher.default_teacher(model)
+    about = {"scores": {"2": {"classical_name": name}}, "config": {"teacher": "euler:1:gits:100"}}
+    pack = SolverPack.of(table, metadata=about)
+    warnings = rendering.render(ModelChoice("mixture"), pack, tmp_path, 2, count=1)
+    assert len(calls) == 20 + 2 + 2 and len(warnings) == 2 and "UniPC" in warnings[1]
 
 
 @pytest.mark.parametrize(("options", "seed"), [([], 0), (["--seed", "7"], 7)])

@@ -29,8 +29,9 @@ def run(args: Namespace) -> int:
         pack[nfe]  # raises TableError for a missing one before the work starts
     model = open_model(choice)
     warn(check_fit(pack, model))
+    teacher = recorded_teacher(pack, model, lambda warning: warn([warning]))
     line = ProgressLine()
-    comparison = Comparison(model, line, args.count, args.seed, recorded_teacher(pack, model))
+    comparison = Comparison(model, line, args.count, args.seed, teacher)
     errors, shown = comparison.against_classical(pack, nfes)
     picture = comparison.save_picture(shown, args.out)
     line.close()
