@@ -27,10 +27,17 @@ def installed_version(name: str) -> str | None:
         return None
 
 
+def is_for_this_python(line: str) -> bool:
+    """Return whether a requirement is for every Python, or for ones older than a later version."""
+    older = re.search(r'; python_version < "3\.([0-9]+)"', line)
+    return older is None or sys.version_info < (3, int(older[1]))
+
+
 def missing(requirements: str) -> list[str]:
     """Return the lines of a requirements file with packages to install."""
     lines = (line.partition("#")[0].strip() for line in requirements.splitlines())
-    by_name = {re.split(r"[^\w.-]", line)[0].lower(): line for line in lines if line}
+    wanted = (line for line in lines if line and is_for_this_python(line))
+    by_name = {re.split(r"[^\w.-]", line)[0].lower(): line for line in wanted}
     return [
         line
         for name, line in by_name.items()

@@ -41,18 +41,24 @@ class SetupError(Exception):
 
 # Requirements
 
+LINE = r'([A-Za-z0-9._-]+)(?:>=([0-9.]+))?(?:; python_version < "3\.([0-9]{1,3})")?'
+
 
 def requirements(file: Path) -> list[tuple[str, str]]:
-    """Return (name, minimum version) pairs from a requirements file; "0" if it sets no version."""
+    """Return (name, minimum version) pairs from a requirements file; "0" if it sets no version.
+
+    Packages that only an older Python needs are left out: name>=1.2; python_version < "3.11".
+    """
     pairs = []
     for line in file.read_text(encoding="utf-8").splitlines():
         line = line.split("#")[0].strip()
         if not line:
             continue
-        match = re.fullmatch(r"([A-Za-z0-9._-]+)(?:>=([0-9.]+))?", line)
+        match = re.fullmatch(LINE, line)
         if match is None:
             raise SetupError(f"{file}: expected lines like name>=1.2, got '{line}'.")
-        pairs.append((match[1], match[2] or "0"))
+        if match[3] is None or sys.version_info < (3, int(match[3])):
+            pairs.append((match[1], match[2] or "0"))
     return pairs
 
 

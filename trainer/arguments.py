@@ -103,6 +103,11 @@ def add_train_arguments(parser: Parser) -> None:
 
     add = parser.add_argument
     add("--config", help="a TOML file to start from; the options below override it")
+    add(
+        "--allow-code",
+        action="store_true",
+        help="trust the TOML file: let it name Python code, ComfyUI's folder or a network path",
+    )
     add("--preset", metavar="NAME", help=", ".join(f"'{name}'" for name in PRESETS))
     add_model_arguments(parser)
     add("--name", help="the solver's name (default: the model's)")
@@ -122,9 +127,10 @@ def add_train_arguments(parser: Parser) -> None:
 
 def config_from_args(args: Namespace) -> "TrainConfig":
     """Return the TrainConfig that the options ask for."""
-    from .config import TrainConfig, read_config, with_preset
+    from .config import TrainConfig, read_config, read_shared_config, with_preset
 
-    config = read_config(args.config) if args.config else TrainConfig()
+    read = read_config if args.allow_code else read_shared_config
+    config = read(args.config) if args.config else TrainConfig()
     if args.preset:
         config = with_preset(config, args.preset)
     keys = ("name", "effort", "budget", "method", "objective", "teacher", "seed")

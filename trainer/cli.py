@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 
 from s4s_core import __version__
-from s4s_core.errors import S4SError
+from s4s_core.errors import S4SError, visible
 
 COMMANDS = {
     "panel": "train, follow and compare solvers in a browser",
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except S4SError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(' '.join(str(error).split()))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)

@@ -1,13 +1,16 @@
 """Training configs: plain data with strict keys, read from and written to TOML. No torch."""
 
+import importlib
 import json
 import os
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-from s4s_core.errors import ConfigError, S4SError
+from s4s_core.errors import ConfigError, ModelError, S4SError, pip_install_line, short
 from s4s_core.names import (
     AUTO,
     DEFAULT_METHOD,
@@ -21,6 +24,7 @@ from s4s_core.names import (
 from s4s_core.training.settings import Settings, upgraded
 
 from . import toml
+from .checks import between, check_fields, fitting, line, one_of
 from .models import ModelChoice
 
 NOT_OPTIONS = ("method", "nfes", "seed", "budget", "objective")
@@ -32,12 +36,26 @@ OPTIONS: dict[str, Any] = {
 """Keys of [options] with their defaults; docs/training.md explains them."""
 
 MOST_NFE = 100
+MOST_CALLS = 10**9
+MOST_OPTION = 10**6
+"""The largest number of any option."""
+
 LARGEST_SEED = 2**32 - 1
 """The WebUIs' limit."""
 
 LONGEST_NAME = 80
 MOST_TEXT = 80_000
 """The most bytes of a config, because it is stored in the solver file's header."""
+MOST_FILE, MOST_DOTS = 200_000, 500
+"""The most characters of a config's file, and dots in a line: Python's reader takes gigabytes for a
+key of many parts."""
+
+TOML = "tomllib" if sys.version_info >= (3, 11) else "tomli"
+CONSENT = "Add --allow-code if you trust it, or name the model yourself on the command line."
+RESERVED = {"CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$"} | {
+    f"{port}{n}" for port in ("COM", "LPT") for n in "0123456789¹²³"
+}
+"""Names of devices on Windows, in any folder and with any ending."""
 
 
 @dataclass(frozen=True)
@@ -51,74 +69,40 @@ class TrainConfig:
     """
 
     model: ModelChoice = field(default_factory=ModelChoice)
-    name: str = ""
-    nfes: tuple[int, ...] = (5,)
-    effort: str = "normal"
-    budget: int = 0
+    name: Annotated[str, line(LONGEST_NAME)] = ""
+    nfes: tuple[Annotated[int, between(1, MOST_NFE)], ...] = (5,)
+    effort: Annotated[str, one_of("effort", EFFORTS)] = "normal"
+    budget: Annotated[int, between(0, MOST_CALLS)] = 0
     method: str = DEFAULT_METHOD
     objective: str = AUTO
     teacher: str = "auto"
-    seed: int = 0
+    seed: Annotated[int, between(0, LARGEST_SEED)] = 0
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._check_types()
+        check_fields(self, ConfigError)
+        if not self.nfes:
+            raise ConfigError("Choose at least one step count.")
         object.__setattr__(self, "nfes", tuple(sorted(set(self.nfes))))
         object.__setattr__(self, "options", dict(sorted(upgraded(self.options).items())))
-        self._check_values()
-        self._check_text()
         self._check_options()
+        if len(json.dumps(json.dumps(self.plain()))) > MOST_TEXT:  # JSON inside JSON, in ASCII
+            raise ConfigError("The prompts are too long for a solver file. Use fewer.")
         try:
             self._check_runs()
         except S4SError as error:
             raise ConfigError(str(error)) from None
 
-    def _check_types(self) -> None:
-        if not isinstance(self.model, ModelChoice):
-            raise ConfigError("model must be a section: [model].")
-        for name in ("name", "effort", "method", "objective", "teacher"):
-            if not isinstance(getattr(self, name), str):
-                raise ConfigError(f"{name} must be text, not {getattr(self, name)!r}.")
-        for name in ("budget", "seed"):
-            if type(getattr(self, name)) is not int:
-                raise ConfigError(f"{name} must be a whole number, not {getattr(self, name)!r}.")
-        if not isinstance(self.nfes, list | tuple) or any(type(n) is not int for n in self.nfes):
-            raise ConfigError(f"nfes must be a list such as [4, 5, 6, 8], not {self.nfes!r}.")
-        if not isinstance(self.options, dict):
-            raise ConfigError("options must be a section: [options].")
-
-    def _check_values(self) -> None:
-        if not self.nfes:
-            raise ConfigError("Choose at least one step count.")
-        if not all(1 <= n <= MOST_NFE for n in self.nfes):
-            raise ConfigError(f"Step counts (nfes) must be between 1 and {MOST_NFE}.")
-        if self.effort not in EFFORTS:
-            raise ConfigError(f"Unknown effort '{self.effort}'. Choose {', '.join(EFFORTS)}.")
-        if self.budget < 0:
-            raise ConfigError("budget must be >= 0.")
-        if not 0 <= self.seed <= LARGEST_SEED:
-            raise ConfigError(f"seed must be between 0 and {LARGEST_SEED}.")
-        if len(self.name) > LONGEST_NAME or not self.name.isprintable():
-            raise ConfigError(f"name must be one line of at most {LONGEST_NAME} characters.")
-        if len(json.dumps(json.dumps(self.plain()))) > MOST_TEXT:  # JSON inside JSON, in ASCII
-            raise ConfigError("The prompts are too long for a solver file. Use fewer.")
-
-    def _check_text(self) -> None:
-        """Raise ConfigError for lone surrogates, as in file names that are not UTF-8."""
-        try:
-            json.dumps(self.plain(), ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise ConfigError("The model's path or a prompt is not valid Unicode.") from None
-
     def _check_options(self) -> None:
+        hints = get_type_hints(Settings)
         for key, value in self.options.items():
             if key not in OPTIONS:
-                raise ConfigError(f"Unknown option '{key}'. Choose one of {', '.join(OPTIONS)}.")
-            expected = type(OPTIONS[key])
-            if type(value) is not expected and not (expected is float and type(value) is int):
-                raise ConfigError(
-                    f"The option '{key}' must be a value such as {OPTIONS[key]!r}, not {value!r}."
-                )
+                known = ", ".join(OPTIONS)
+                raise ConfigError(f"Unknown option '{short(key)}'. Choose one of {known}.")
+            hint = hints[key]
+            if hint in (int, float):
+                hint = Annotated[hint, between(0, MOST_OPTION)]
+            fitting(key, value, hint, ConfigError)
 
     def _check_runs(self) -> None:
         """Raise S4SError for anything that training would refuse later."""
@@ -157,35 +141,38 @@ def teacher_parts(text: str) -> tuple[str, int] | None:
     """Split solver:order:schedule:calls into (solver:order:schedule, calls); None for "auto"."""
     if text == "auto":
         return None
-    start, _, calls = text.rpartition(":")
-    if start.count(":") != 2 or not calls.isdecimal() or not 1 <= int(calls) <= 1000:
+    match = re.fullmatch("(.+:.+:.+):([1-9][0-9]{0,2}|1000)", text)
+    if match is None:
         raise ConfigError(
-            f"Invalid teacher '{text}'. Write auto, or solver:order:schedule:calls such as "
+            f"Invalid teacher '{short(text)}'. Write auto, or solver:order:schedule:calls such as "
             "unipc-bh2:3:logsnr:20."
         )
-    return start, int(calls)
+    return match[1], int(match[2])
 
 
 Section = TypeVar("Section", TrainConfig, ModelChoice)
 
 
-def _section(kind: type[Section], values: Mapping[str, Any], label: str) -> Section:
+def _section(kind: type[Section], values: object, label: str) -> Section:
     """Make a dataclass from values; raise ConfigError for unknown keys."""
+    if not isinstance(values, dict):
+        raise ConfigError(f"{label} must be a section of keys and values.")
     known = [each.name for each in fields(kind)]
     for key in values:
         if key not in known:
-            raise ConfigError(f"Unknown key '{key}' in {label}. It takes {', '.join(known)}.")
-    return kind(**values)
+            raise ConfigError(
+                f"Unknown key '{short(key)}' in {label}. It takes {', '.join(known)}."
+            )
+    try:
+        return kind(**values)
+    except ModelError as error:
+        raise ConfigError(str(error)) from None
 
 
 def from_plain(values: Mapping[str, Any]) -> TrainConfig:
     """Make a config from what `plain` returns; missing keys have their defaults."""
-    values = dict(values)
-    model = values.pop("model", {})
-    if not isinstance(model, dict):
-        raise ConfigError("model must be a section: [model].")
-    values["model"] = _section(ModelChoice, model, "[model]")
-    return _section(TrainConfig, values, "the config")
+    model = _section(ModelChoice, values.get("model", {}), "[model]")
+    return _section(TrainConfig, {**values, "model": model}, "the config")
 
 
 def to_toml(config: TrainConfig) -> str:
@@ -195,15 +182,54 @@ def to_toml(config: TrainConfig) -> str:
 
 def from_toml(text: str) -> TrainConfig:
     """Read a config from TOML; raise ConfigError if it is not valid."""
-    return from_plain(toml.loads(text))
+    if len(text) > MOST_FILE:
+        raise ConfigError(f"A config has at most {MOST_FILE:,} characters.")
+    if max(line.count(".") for line in text.split("\n")) > MOST_DOTS:
+        raise ConfigError(f"A line of a config has at most {MOST_DOTS} dots.")
+    try:
+        values = importlib.import_module(TOML).loads(text.removeprefix("\ufeff"))
+    except ModuleNotFoundError:
+        raise ConfigError(
+            f"To read configs, this Python needs {TOML}: {pip_install_line(TOML)}"
+        ) from None
+    except RecursionError:
+        raise ConfigError("The config is nested too deeply.") from None
+    except ValueError as error:  # not TOML, or a number of thousands of digits
+        raise ConfigError(f"The config is not valid TOML: {short(str(error), 200)}.") from None
+    return from_plain(values)
 
 
 def read_config(path: str | os.PathLike[str]) -> TrainConfig:
     """Read a config file."""
     try:
-        return from_toml(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        with open(path, encoding="utf-8") as file:
+            return from_toml(file.read(MOST_FILE + 1))
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null byte in the name
         raise ConfigError(f"Could not read {path}: {error}.") from None
+
+
+def read_shared_config(path: str | os.PathLike[str]) -> TrainConfig:
+    """Read a config file that someone else may have written; refuse one that could run code.
+
+    A Python model is code, and so is a ComfyUI of another folder. A network path makes Windows send
+    the user's name and password hash to that machine.
+    """
+    model = (config := read_config(path)).model
+    if model.kind == "python" or model.host:
+        found = "a model in Python" if model.kind == "python" else "ComfyUI's folder (host)"
+        raise ConfigError(f"{path} names {found}, which is code. {CONSENT}")
+    if is_remote_or_device(model.path):
+        raise ConfigError(f"The model of {path} is on a network or a device. {CONSENT}")
+    return config
+
+
+def is_remote_or_device(text: str) -> bool:
+    """Does a path name another machine or a device, on any system?"""
+    path = text.replace("\\", "/")
+    last = re.split("[.:]", path.rstrip("/ ").rpartition("/")[2])[0].strip().upper()
+    roots = ("//", "/??/", "/dev/", "/proc/", "/sys/")
+    places = path, os.path.abspath(os.path.expanduser(path))
+    return last in RESERVED or any(f"{place}/".startswith(roots) for place in places)
 
 
 def rooted(config: TrainConfig) -> TrainConfig:
@@ -216,12 +242,12 @@ def rooted(config: TrainConfig) -> TrainConfig:
     if model.kind == "python":
         path, colon, name = path.rpartition(":")
         tail = colon + name
-    if path and Path(path).exists():
+    if path and os.path.exists(path):
         model = replace(model, path=str(Path(path).absolute()) + tail)
     if model.kind == "comfyui":
         host = host or os.environ.get("COMFYUI_PATH", "")
     if host:
-        model = replace(model, host=str(Path(host).expanduser().absolute()))
+        model = replace(model, host=str(Path(os.path.expanduser(host)).absolute()))
     return replace(config, model=model)
 
 
@@ -273,6 +299,6 @@ PRESETS = {
 def with_preset(config: TrainConfig, name: str) -> TrainConfig:
     """Apply a preset: the model, name, NFEs and seed stay, everything else is the preset's."""
     if name not in PRESETS:
-        raise ConfigError(f"Unknown preset '{name}'. Choose one of {', '.join(PRESETS)}.")
+        raise ConfigError(f"Unknown preset '{short(name)}'. Choose one of {', '.join(PRESETS)}.")
     fresh = TrainConfig(model=config.model, name=config.name, nfes=config.nfes, seed=config.seed)
     return replace(fresh, **PRESETS[name].changes)

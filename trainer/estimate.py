@@ -70,7 +70,7 @@ def estimate(config: TrainConfig, seconds: float = 900) -> Estimate:
         path.write_text(to_toml(rooted(config)), encoding="utf-8", newline="\n")
         try:
             done = subprocess.run(
-                trainer_command("estimate", "--config", path, "--json"),
+                trainer_command("estimate", "--config", path, "--allow-code", "--json"),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=seconds,

@@ -25,10 +25,11 @@ def identify(model: TrainerModel, choice: ModelChoice) -> None:
     So no other model goes on with its run.
     """
     if model.fingerprint is None:
-        source = Path(choice.path.rpartition(":")[0]).expanduser()
+        source = os.path.expanduser(choice.path.rpartition(":")[0])
         facts = {key: value for key, value in asdict(choice).items() if key not in ELSEWHERE}
         facts["prompts"] = list(choice.prompts)
-        model.fingerprint = fingerprint(file_digest(source) if source.is_file() else "", facts)
+        digest = file_digest(source) if os.path.isfile(source) else ""
+        model.fingerprint = fingerprint(digest, facts)
 
 
 class SavedRun:

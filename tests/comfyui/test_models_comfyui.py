@@ -18,8 +18,9 @@ COMFYUI = os.environ.get("COMFYUI_PATH")
 
 
 def test_a_folder_without_comfyui_is_refused(tmp_path):
-    with pytest.raises(ModelError, match="There is no ComfyUI in .*Name the folder"):
-        open_model(ModelChoice("comfyui", "model.safetensors", host=str(tmp_path)))
+    for host in (str(tmp_path), "~nosuchuser/x", "x" * 4000):
+        with pytest.raises(ModelError, match="There is no ComfyUI in .*Name the folder"):
+            open_model(ModelChoice("comfyui", "model.safetensors", host=host))
 
 
 class Part:

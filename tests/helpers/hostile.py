@@ -1,6 +1,7 @@
 """Hostile text and pictures in valid solver files, hostile entries of a folder, forged names."""
 
 import base64
+import math
 import os
 import stat
 import struct
@@ -101,3 +102,10 @@ def fill_with_hostile_entries(folder, data):
     for name in (*ODD, deep):
         (folder / f"{name}.safetensors").write_bytes(data)
     return {f"{name}.safetensors" for name in (*ODD, deep)}, 2 * len(UNSHOWABLE) + len(links) + 3
+
+
+ODD_VALUES = [
+    *(None, -1, 10**400, 10**5000, math.inf, math.nan, True, [], [[1]], {}, {"a": 1}, "", "x"),
+    *("\x1b[2J", "\ud800", "9" * 5000, "~nosuchuser/x", "1e400", [10**400], [None], b"x", 1e308),
+]
+"""Values of any type that a forged request may send."""

@@ -1,14 +1,21 @@
 """Configs: reading and writing TOML, strict keys, presets, command-line options."""
 
 import argparse
-import re
+import datetime
+import importlib
+import math
+import os
+import subprocess
+import sys
 from dataclasses import fields, replace
+from functools import reduce
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from s4s_core.errors import ConfigError, ModelError
+from s4s_core.errors import ConfigError
 from s4s_core.names import EFFORTS, effort_text, efforts_text
 from s4s_core.training.settings import Settings
 from trainer import toml
@@ -16,6 +23,7 @@ from trainer.arguments import add_train_arguments, config_from_args
 from trainer.config import (
     OPTIONS,
     PRESETS,
+    TOML,
     TrainConfig,
     from_plain,
     from_toml,
@@ -24,13 +32,9 @@ from trainer.config import (
     to_toml,
     with_preset,
 )
+from trainer.jobs import job_config, queue_job
 from trainer.models import ModelChoice, open_model
 from trainer.training import call_plan, train
-
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    tomllib = None
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 VALUES = st.one_of(
@@ -53,49 +57,83 @@ FULL = TrainConfig(
 
 @settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(TABLE, st.dictionaries(KEYS, TABLE, max_size=2))
-def test_we_and_python_read_what_we_write(plain, sections):
+def test_python_reads_what_we_write(plain, sections):
     values = {**plain, **sections}
-    text = toml.dumps(values)
-    assert toml.loads(text) == values
-    assert tomllib is None or tomllib.loads(text) == values
+    assert importlib.import_module(TOML).loads(toml.dumps(values)) == values
 
 
-def test_comments_lists_and_literals_are_read():
-    text = "\ufeff# a comment\npath = 'C:\\models\\x'  # behind a value\n"
-    text += 'many = [\n  "a # b",\n  # between\n  "c",  # behind\n  \'d "e"\' # the last\n]\n'
-    text += "flat = [1, 2.5, true]\n[model]  # a section\non = false\n"
-    many, flat = ["a # b", "c", 'd "e"'], [1, 2.5, True]
-    expected = {"path": "C:\\models\\x", "many": many, "flat": flat, "model": {"on": False}}
-    assert toml.loads(text) == expected
+def test_any_toml_is_read():
+    text = "\ufeff# a comment\r\nmodel.path = 'C:\\models\\x'  # behind a value\n"
+    text += 'model.kind = "comfyui"\nnfes = [ 4, # four\n 8,\n]\noptions = {samples = 1_0}\n'
+    config = from_toml(text)
+    assert (config.model, config.nfes) == (ModelChoice("comfyui", "C:\\models\\x"), (4, 8))
+    assert config.options == {"samples": 10}
 
 
-LAYOUT = st.sampled_from(["", " ", "\n", ' # it\'s a [comment], "so"\n', "\r\n\t"])
-ITEM = st.sampled_from(["'a'", '"b"', "'#'", '",]"', "'C:\\x'", "1", "-2.5", "1e3", "true"])
+DEEP = 100_000
+MALFORMED = {
+    **{text: "not valid TOML: .* line [12]," for text in ("a = 1\na = 2\n", "[s]\n[s]\n", "a b")},
+    **{f"a = {text}": "not valid TOML" for text in ("", "yes", "null", "[1 2]", "'x' y", "\0")},
+    **{text: "nested too deeply" for text in ("a = " + "[" * DEEP, "a = " + "{a = " * 9999)},
+    **{"seed = " + "9" * 5000: "not valid TOML", ".".join("a" * 9999) + " = 1": "500 dots"},
+    **{"#" * 200_001: "at most 200,000 characters", '"' + "k" * 9999 + '" = 1': "Unknown key"},
+}
 
 
-@settings(max_examples=50, suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_lists_of_any_layout_are_read_as_python_reads_them(data):
-    """Comments, line breaks and spaces around every token; a comma behind the last item."""
-    draw = lambda: data.draw(LAYOUT)  # noqa: E731
-    items = data.draw(st.lists(ITEM, max_size=4))
-    text = "a = [" + draw()
-    text += ",".join(draw() + item + draw() for item in items)
-    text += ("," + draw() if items and data.draw(st.booleans()) else "") + "]"
-    found = toml.loads(text + "  # the end\nb = 1\n")
-    assert found["b"] == 1 and len(found["a"]) == len(items)
-    assert tomllib is None or found["a"] == tomllib.loads(text)["a"]
+@pytest.mark.parametrize("text", MALFORMED, ids=lambda text: repr(text[:12]))
+def test_a_malformed_config_is_refused_on_one_line(text):
+    with pytest.raises(ConfigError, match=MALFORMED[text]) as caught:
+        from_toml(text)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 400
 
 
-INVALID = """a = ; a = [1, 2; a = [1 2]; a = [1,,2]; a = [,]; a = [1] 2; a = ['x' # ]; a = nan
-a = yes; a = Infinity; a = null; a = {"b": 1}; a = [[1]]; a = 1 2; a = 'x' y
-[[models]]; just words"""
+def test_a_python_without_a_toml_reader_says_how_to_get_one(monkeypatch):
+    monkeypatch.setattr("trainer.config.TOML", "no_such_reader")
+    with pytest.raises(
+        ConfigError, match="needs no_such_reader: .* -m pip install no_such_reader$"
+    ):
+        from_toml("")
 
 
-@pytest.mark.parametrize("text", ["a = 1\na = 2", "[s]\n[s]", *re.split("; |\n", INVALID)])
-def test_an_invalid_line_is_named(text):
-    with pytest.raises(ConfigError, match=r"^Line [1-9] of the config"):
-        toml.loads(text)
+HUGE = {"5,000 digits": -(10**5000), "deep": reduce(lambda inner, _: [inner], range(DEEP), 1)}
+ODD = st.sampled_from(list(HUGE)).map(lambda name: HUGE[name]) | st.sampled_from(
+    [
+        *(None, 10**400, math.nan, math.inf, 2**64, -0.0, [], {}, "", "auto", "\0"),
+        *("9" * 5000, "unipc-bh2:3:edm:" + "9" * 5000, f"heun:{'9' * 5000}:edm:5", "\ud800"),
+        *("~nosuchuser/x", "x" * 5000, "\x1b[2J\x07", "٣", "cuda:1", "comfyui", "python", "s4s"),
+        *(datetime.date(2026, 1, 1), datetime.datetime(2026, 1, 1), datetime.time(), [[1]], [None]),
+    ]
+)
+ANY = st.recursive(
+    ODD | st.text() | st.integers() | st.floats() | st.booleans(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+PLACES = [
+    *((each.name,) for each in fields(TrainConfig)),
+    *(("model", each.name) for each in fields(ModelChoice)),
+    *(("options", name) for name in (*OPTIONS, "central")),
+]
+
+
+@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.dictionaries(st.sampled_from(PLACES), ANY, min_size=1, max_size=2))
+def test_any_value_in_any_field_gives_a_config_or_one_sentence(values):
+    """And what is accepted can be written, read and queued."""
+    plain = {}
+    for (first, *rest), value in values.items():
+        if not rest:
+            plain[first] = value
+        elif isinstance(plain.setdefault(first, {}), dict):
+            plain[first] = {**plain[first], rest[0]: value}
+    try:
+        config = from_plain(plain)
+    except ConfigError as error:
+        text = str(error)
+        assert text.isprintable() and text.endswith(".") and len(text) < 500
+    else:
+        assert from_toml(to_toml(config)) == config
+        assert rooted(config).title.isprintable() and config.model.device.isascii()
 
 
 def test_a_config_survives_its_file_and_an_unreadable_file_is_named(tmp_path):
@@ -115,15 +153,16 @@ colour = 1 -> Unknown key 'colour' in the config
 [model]; colour = 1 -> Unknown key 'colour' in \[model\]
 model = 1 -> must be a section
 [options]; seed = 1 -> Unknown option 'seed'
-[options]; samples = 1.5 -> 'samples' must be a value such as 0
+[options]; samples = 1.5 -> samples must be a whole number
+[options]; samples = 9999999 -> samples must be between 0 and 1000000
 [options]; samples = -1 -> samples
-[options]; times = 1 -> 'times' must be a value such as True
+[options]; times = 1 -> times must be true or false
 nfes = 5 -> nfes must be a list
 nfes = [] -> at least one step count
 nfes = [0] -> between 1 and 100
-nfes = [true] -> nfes must be a list
+nfes = [true] -> each of nfes must be a whole number
 budget = 1.5 -> budget must be a whole number
-budget = -1 -> budget must be >= 0
+budget = -1 -> budget must be between 0 and 1000000000
 seed = -1 -> between 0 and 4294967295
 seed = 4294967296 -> between 0 and 4294967295
 effort = 'mad' -> Unknown effort 'mad'
@@ -143,14 +182,17 @@ nfes = [4, 5]; [options]; init = 'dpm-solver:2:edm' -> no table of 5 calls
 name = 5 -> name must be text
 name = "a\nb" -> name must be one line
 [model]; kind = 'x' -> Unknown model 'x'
-[model]; cfg = 'x' -> The model's cfg
+[model]; cfg = 'x' -> cfg must be a number
+[model]; cfg = inf -> cfg must be a finite number
+[model]; prompts = 5 -> prompts must be a list
+name = 2026-01-01 -> name must be text
 """
 
 
 @pytest.mark.parametrize("case", BAD.strip().splitlines())
 def test_a_bad_config_is_refused_on_one_line(case):
     text, says = case.split(" -> ")
-    with pytest.raises((ConfigError, ModelError), match=says) as caught:
+    with pytest.raises(ConfigError, match=says) as caught:
         from_toml(text.replace("; ", "\n"))
     assert "\n" not in str(caught.value)
 
@@ -166,7 +208,7 @@ def test_the_length_of_prompts_is_limited(prompts):
 def test_text_that_cannot_be_saved_is_refused(fields):
     """A page can send lone surrogates, and file names need not be UTF-8."""
     with pytest.raises(ConfigError, match="not valid Unicode"):
-        TrainConfig(model=ModelChoice("diffusers", **{"path": "x", **fields}))
+        from_plain({"model": {"kind": "diffusers", "path": "x", **fields}})
 
 
 def test_the_options_are_those_of_fit():
@@ -221,12 +263,14 @@ def test_relative_paths_become_absolute(tmp_path, monkeypatch):
     assert rooted(TrainConfig()).model.host == ""
 
 
-def test_the_command_line_changes_a_file(tmp_path):
-    def parse(*arguments):
-        parser = argparse.ArgumentParser()
-        add_train_arguments(parser)
-        return config_from_args(parser.parse_args(arguments))
+def parse(*arguments):
+    """Return the config of a command line."""
+    parser = argparse.ArgumentParser()
+    add_train_arguments(parser)
+    return config_from_args(parser.parse_args(arguments))
 
+
+def test_the_command_line_changes_a_file(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text(to_toml(FULL), encoding="utf-8")
     assert parse("--config", str(path)) == FULL
@@ -236,6 +280,78 @@ def test_the_command_line_changes_a_file(tmp_path):
     other = parse("--model", "diffusers:/models/x", "--prompt", "a", "--prompt", "b")
     assert other.model.path == "/models/x" and other.model.prompts == ("a", "b")
     assert parse("--preset", "paper: S4S").method == "s4s" and parse() == TrainConfig()
+
+
+REMOTE = (
+    *(r"\\server\share\x.safetensors", "//server/share/x", r"\\.\pipe\x", r"\\?\UNC\s\x", r"\/s/x"),
+    *(r"\??\UNC\server\x", "/dev/zero", "/tmp/../dev/zero", "/proc/self/mem", "CON", "C:\\nul.txt"),
+    *("NUL.safetensors", "a/COM1", "lpt9:", "aux .x", "C:/x/CONIN$"),
+)
+LOCAL = (
+    "/models/x",
+    "C:\\models\\x",
+    "../x",
+    "~/x",
+    "x/console",
+    "nullable.safetensors",
+    "/device/x",
+)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"kind": "python", "path": "evil.py:make"},
+        {"kind": "comfyui", "path": "x", "host": "/tmp/evil"},
+        {"host": "/tmp/evil"},  # a typed --model comfyui would import from it
+        *({"kind": "diffusers", "path": path} for path in REMOTE),
+    ],
+    ids=str,
+)
+def test_a_file_with_code_or_a_remote_path_needs_consent(model, tmp_path, home):
+    """A queued job has its owner's consent: it was typed, or allowed."""
+    path = tmp_path / "shared.toml"
+    path.write_text(toml.dumps({"model": model}), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"shared\.toml .*Add --allow-code if you trust it"):
+        parse("--config", str(path))
+    allowed = parse("--config", str(path), "--allow-code")
+    assert allowed.model == ModelChoice(**model)
+    assert job_config(queue_job(allowed, start=False)).model.kind == allowed.model.kind
+    if "kind" in model:
+        typed = "{kind}:{path}".format(**model), "--host", model.get("host", "")
+        assert parse("--model", *typed).model == allowed.model
+
+
+def test_files_of_this_machine_need_no_consent(tmp_path):
+    path = tmp_path / "shared.toml"
+    for name in LOCAL:
+        path.write_text(
+            toml.dumps({"model": {"kind": "diffusers", "path": name}}), encoding="utf-8"
+        )
+        assert parse("--config", str(path)).model.path == name
+
+
+HOSTILE = {
+    "[model]\nkind = 'python'\npath = 'evil.py:make'\n": "which is code. Add --allow-code",
+    "[model]\nprompts = 5\n": "prompts must be a list",
+    f"[model]\ncfg = {'9' * 400}\n": "cfg must be a finite number",
+    f"teacher = 'heun:2:edm:{'9' * 5000}'\n": "Invalid teacher 'heun:2:edm:999",
+    '[model]\ndevice = "\\u001b[2Jcuda"\n': "device must be auto",
+    f"a = {'[' * 9999}": "nested too deeply",
+    f"[model]\nkind = 'diffusers'\npath = '{'x' * 5000}'\n": "path must be a path",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text[:40]))
+def test_the_real_command_refuses_a_hostile_config_on_one_line(text, tmp_path):
+    (tmp_path / "evil.py").write_text("open('ran', 'w')")
+    (tmp_path / "shared.toml").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "trainer", "train", "--config", "shared.toml"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "") and HOSTILE[text] in done.stderr
+    assert done.stderr.startswith("error: ") and done.stderr[:-1].isprintable()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["evil.py", "shared.toml"]
 
 
 @pytest.mark.parametrize("effort", EFFORTS)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import gradio as gr
 import pytest
-from hostile import EVIL, FORGED_NAMES
+from hostile import EVIL, FORGED_NAMES, ODD_VALUES
 from panels import ROOT
 
 from s4s_core import load_solver
@@ -16,7 +16,7 @@ from s4s_core.app import jobs as store
 from s4s_core.app.description import describe
 from s4s_core.demo import SOLVERS
 from s4s_core.errors import ConfigError, JobError, ModelError, S4SError
-from trainer.config import TrainConfig, from_toml
+from trainer.config import TrainConfig, from_toml, to_toml
 from trainer.estimate import Estimate
 from trainer.jobs import queue_job
 from trainer.panel import build, compare, compat, fields, jobs, markup, page, train
@@ -128,6 +128,17 @@ def test_bad_fields_give_a_one_line_error_and_queue_nothing(changed, error):
     with pytest.raises(error) as caught:
         train.queue_training(None, *values(**changed))
     assert "\n" not in str(caught.value) and store.job_ids() == []
+
+
+@pytest.mark.parametrize("field", train.NAMES)
+def test_any_value_of_a_field_gives_a_config_or_one_sentence(field):
+    for odd in ODD_VALUES:
+        try:
+            config = train.read_config(*values(**{"kind": "diffusers", "path": "x", field: odd}))
+        except S4SError as error:
+            assert str(error).isprintable() and len(str(error)) < 400
+        else:
+            assert from_toml(to_toml(config)) == config
 
 
 @pytest.mark.parametrize(

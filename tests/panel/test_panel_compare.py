@@ -5,7 +5,7 @@ import sys
 import time
 
 import pytest
-from hostile import FORGED_NAMES
+from hostile import FORGED_NAMES, ODD_VALUES
 from panels import ROOT
 
 from s4s_core import load_solver
@@ -40,6 +40,15 @@ def test_fields_become_arguments_of_render(files):
     assert {"--model=diffusers:/m", "--seed=7", "--offload"} <= set(arguments)
     args = build_parser("render").parse_args(["render", *arguments, "--out=there"])
     assert args.prompt == ["--out=x y"] and args.out == "there" and args.nfe == 5
+
+
+@pytest.mark.parametrize("field", compare.NAMES)
+def test_any_value_of_a_field_gives_arguments_or_one_sentence(files, field):
+    for odd in ODD_VALUES:
+        try:
+            compare.render_arguments(values(**{field: odd}))
+        except S4SError as error:
+            assert field == "solver" or str(error).isprintable()
 
 
 @pytest.mark.parametrize(

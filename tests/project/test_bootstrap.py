@@ -46,7 +46,11 @@ def test_requirements_are_lower_bounds(s4s, tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_text("# a comment\n\ntorch>=2.0  # why\nPillow\n")
     assert s4s.requirements(file) == [("torch", "2.0"), ("Pillow", "0")]
-    for line in ("torch==2.0", "torch<3", "-r other.txt", "torch>=2,<3"):
+    older, newer = sys.version_info.minor, sys.version_info.minor + 1
+    file.write_text(f'a>=1; python_version < "3.{older}"\nb>=1; python_version < "3.{newer}"\n')
+    assert s4s.requirements(file) == [("b", "1")]
+    refused = ("torch==2.0", "torch<3", "-r other.txt", "torch>=2,<3", 'a; os_name == "nt"')
+    for line in (*refused, 'a; python_version < "3.11" or os_name == "nt"'):
         file.write_text(line)
         with pytest.raises(s4s.SetupError, match="name>=1.2"):
             s4s.requirements(file)

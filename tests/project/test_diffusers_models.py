@@ -197,6 +197,8 @@ def test_bad_folders_and_files_are_refused(folders, tmp_path):
     for path, sentence in {
         tmp_path: "is not a diffusers pipeline folder",
         tmp_path / "nothing": "There is no file or folder",
+        "~nosuchuser/x": "There is no file or folder",
+        "x" * 4000: "There is no file or folder",
         tmp_path / "old.ckpt": "is not a .safetensors file",
         tmp_path / "bad.safetensors": "damaged or not a checkpoint",
         tmp_path / "lora.safetensors": "not a complete SD 1",
@@ -206,6 +208,31 @@ def test_bad_folders_and_files_are_refused(folders, tmp_path):
     }.items():
         with pytest.raises(ModelError, match=sentence):
             open_model(ModelChoice("diffusers", str(path), width=17, height=16))
+
+
+def test_a_folder_of_odd_json_is_refused_in_a_sentence(folders, tmp_path):
+    """Nested too deeply, of the wrong types, or with escapes for the terminal."""
+    _, folder = tiny.save("sd1", folders)
+    shutil.copytree(folder, tmp_path / "odd")
+    scheduler = json.loads((folder / "scheduler" / "scheduler_config.json").read_text())
+    betas = [{"beta_start": "x"}, {"beta_end": 5}, {"beta_end": 10**400}, {"trained_betas": []}]
+    odd = {
+        "model_index.json": ['{"a":' * 100_000, "[]", "5"],
+        "scheduler/scheduler_config.json": [
+            *('{"a":' * 100_000, "[]"),
+            *(json.dumps(scheduler | beta) for beta in (*betas, {"beta_schedule": "\x1b[2J"})),
+        ],
+        "unet/config.json": ["[" * 100_000],
+        "tokenizer/tokenizer_config.json": ["5"],
+    }
+    for name, texts in odd.items():
+        for text in texts:
+            (tmp_path / "odd" / name).write_text(text)
+            with pytest.raises(ModelError, match=f"{tmp_path}") as caught:
+                open_model(tiny.choice(tmp_path / "odd"))
+            assert str(caught.value).isprintable() and len(str(caught.value)) < 600
+        shutil.copy(folder / name, tmp_path / "odd" / name)
+    assert open_model(tiny.choice(tmp_path / "odd")).name == "odd"
 
 
 def test_a_broken_extra_is_named(monkeypatch, tmp_path):

@@ -4,6 +4,7 @@ vulnerable versions and change no package of a host."""
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -216,7 +217,7 @@ def release(version: str) -> tuple[int, ...]:
 
 def bounds(file: Path) -> dict[str, tuple[int, ...]]:
     """Map the packages in a requirements file to their minimum versions."""
-    lines = (line.split("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines())
+    lines = (re.split("[#;]", line)[0].strip() for line in file.read_text("utf-8").splitlines())
     return {name: release(low) for name, low in (line.split(">=") for line in lines if line)}
 
 
@@ -243,8 +244,10 @@ def test_vulnerable_versions_are_ruled_out(package):
 def test_requirements_change_no_host_package():
     """ComfyUI-Manager installs requirements.txt into ComfyUI's Python. So it lists only packages
     that every host has, with minimum versions that the oldest host meets (the WebUIs pin pillow
-    9.5). gradio, for example, would install a huggingface-hub that breaks transformers 4."""
+    9.5). gradio, for example, would install a huggingface-hub that breaks transformers 4. Only
+    tomli may be new, to Python 3.10: it needs no other package."""
     oldest = {"torch": (2, 0), "numpy": (1, 24), "safetensors": (0, 4), "pillow": (9, 5)}
+    oldest["tomli"] = (2, 0)
     listed = bounds(LISTS[0])
     assert set(listed) == set(oldest)
     assert all(low <= oldest[name] for name, low in listed.items())

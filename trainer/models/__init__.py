@@ -4,12 +4,13 @@
 """
 
 import importlib
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from s4s_core.errors import ModelError
+from s4s_core.errors import ModelError, visible
+
+from ..checks import between, check_fields, matching, one_of
 
 if TYPE_CHECKING:
     from .contract import TrainerModel
@@ -34,6 +35,9 @@ PATHS = {
 """Kinds that need a path, and what it is."""
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
+LARGEST_SIDE = 16384
+PATH = matching(r"[^\x00-\x1f\x7f-\x9f]{0,4096}", "a path without control characters")
+DEVICE = matching(r"[a-z]{1,20}(:[0-9]{1,3})?", "auto, or a torch device such as cuda:1 or cpu")
 
 OPENERS = {
     "demo": "bundled:open_demo",
@@ -56,42 +60,24 @@ class ModelChoice:
     the part that computes on the GPU. host: ComfyUI's folder, for that kind.
     """
 
-    kind: str = "demo"
-    path: str = ""
+    kind: Annotated[str, one_of("model", MODELS)] = "demo"
+    path: Annotated[str, PATH] = ""
     prompts: tuple[str, ...] = ()
     negative: str = ""
-    cfg: float = 0.0
-    width: int = 0
-    height: int = 0
-    dtype: str = "auto"
-    device: str = "auto"
+    cfg: Annotated[float, between(0, 1000)] = 0.0
+    width: Annotated[int, between(0, LARGEST_SIDE)] = 0
+    height: Annotated[int, between(0, LARGEST_SIDE)] = 0
+    dtype: Annotated[str, one_of("precision", DTYPES)] = "auto"
+    device: Annotated[str, DEVICE] = "auto"
     offload: bool = False
-    host: str = ""
+    host: Annotated[str, PATH] = ""
 
     def __post_init__(self) -> None:
-        prompts = (self.prompts,) if isinstance(self.prompts, str) else self.prompts
-        object.__setattr__(self, "prompts", tuple(prompts))
-        self._check_types()
-        if self.kind not in MODELS:
-            raise ModelError(f"Unknown model '{self.kind}'. Choose one of {', '.join(MODELS)}.")
+        if isinstance(self.prompts, str):
+            object.__setattr__(self, "prompts", (self.prompts,))
+        check_fields(self, ModelError)
         if self.kind in PATHS and not self.path:
             raise ModelError(f"Models of kind '{self.kind}' need a path: {PATHS[self.kind]}.")
-        if self.dtype not in DTYPES:
-            raise ModelError(f"Unknown precision '{self.dtype}'. Choose {', '.join(DTYPES)}.")
-        if not 0 <= self.cfg <= 1000:
-            raise ModelError(f"cfg must be between 0 and 1000, not {self.cfg:g}.")
-        for side in (self.width, self.height):
-            if not 0 <= side <= 16384:
-                raise ModelError(f"width and height must be between 1 and 16384, not {side}.")
-
-    def _check_types(self) -> None:
-        """Raise ModelError unless every field has the type of its default."""
-        object.__setattr__(self, "cfg", _number(self.cfg))
-        for field, value in vars(self).items():
-            if type(value) is not type(getattr(ModelChoice, field)):
-                raise ModelError(f"The model's {field} cannot be {value!r}.")
-        if not all(isinstance(prompt, str) for prompt in self.prompts):
-            raise ModelError("The model's prompts must all be text.")
 
     @classmethod
     def parse(cls, text: str, **options: Any) -> "ModelChoice":
@@ -102,16 +88,7 @@ class ModelChoice:
     @property
     def label(self) -> str:
         """A short name: the last part of the path, or the kind."""
-        return self.path.replace("\\", "/").rstrip("/").rpartition("/")[2] or self.kind
-
-
-def _number(value: object) -> float | str:
-    """Return a finite number as a float, and anything else as text, to be refused."""
-    if type(value) in (int, float):
-        number = float(value)  # type: ignore[arg-type]  # narrowed by type(): a bool is no number
-        if math.isfinite(number):
-            return number
-    return f"{value}"
+        return visible(self.path.replace("\\", "/").rstrip("/").rpartition("/")[2]) or self.kind
 
 
 def open_model(choice: ModelChoice) -> "TrainerModel":

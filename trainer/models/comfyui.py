@@ -65,8 +65,9 @@ class ComfyUI:
     """ComfyUI's modules, imported from its folder with its default arguments."""
 
     def __init__(self, choice: ModelChoice) -> None:
-        folder = Path(choice.host or os.environ.get("COMFYUI_PATH") or _around()).expanduser()
-        if not (folder / "comfy" / "sd.py").is_file():
+        home = choice.host or os.environ.get("COMFYUI_PATH") or _around()
+        folder = Path(os.path.expanduser(home))
+        if not os.path.isfile(folder / "comfy" / "sd.py"):
             raise ModelError(
                 f"There is no ComfyUI in '{folder}'. Name the folder that contains main.py."
             )
@@ -100,8 +101,8 @@ class ComfyUI:
 
     def checkpoint(self, name: str) -> str:
         """Return the path of a checkpoint, given by path or by its name in ComfyUI."""
-        path = Path(name).expanduser()
-        file = str(path) if path.is_file() else self.paths.get_full_path("checkpoints", name)
+        path = os.path.expanduser(name)
+        file = path if os.path.isfile(path) else self.paths.get_full_path("checkpoints", name)
         if file is None:
             raise ModelError(f"ComfyUI has no checkpoint '{name}', and there is no such file.")
         if not file.lower().endswith(ENDINGS):

@@ -5,6 +5,7 @@ embeddings per prompt stay. A condition is an int64 tensor of prompt indices [ba
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from s4s_core.errors import ModelError
+from s4s_core.errors import ModelError, short
 from s4s_core.model import guided_scale
 from s4s_core.spaces import DiscreteTimes, ShiftedTimes, as_float64
 
@@ -44,14 +45,22 @@ CHECKPOINTS = (
 def open_pipeline(choice: ModelChoice) -> "PipelineModel":
     """Open a pipeline folder or a checkpoint file."""
     diffusers, _ = import_extras("diffusers", "transformers")
-    path = Path(choice.path).expanduser()
-    name = _folder_class(path) if path.is_dir() else _checkpoint_class(path)
+    path = Path(os.path.expanduser(choice.path))
+    name = _folder_class(path) if os.path.isdir(path) else _checkpoint_class(path)
     device = choose_device(choice.device)
     dtype = choose_dtype(choice.dtype, device, flow=NETWORKS[name].part == "transformer")
     diffusers.utils.logging.disable_progress_bar()
     pipe = _load(getattr(diffusers, name), path, dtype)
     digest = f"diffusers:{folder_digest(path)}" if path.is_dir() else file_digest(path)
-    return PipelineModel(pipe, choice, device, digest)
+    try:
+        return PipelineModel(pipe, choice, device, digest)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ModelError(f"The configuration in {path} cannot be used: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error that may quote a stranger's files."""
+    return short(str(error).strip().partition("\n")[0], 300)
 
 
 def choose_dtype(name: str, device: torch.device, flow: bool) -> torch.dtype:
@@ -77,15 +86,15 @@ def _folder_class(path: Path) -> str:
     index = path / "model_index.json"
     try:
         return _supported(str(json.loads(index.read_text(encoding="utf-8"))["_class_name"]), path)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(
-            f"'{path}' is not a diffusers pipeline folder: it has no model_index.json."
+            f"'{path}' is not a diffusers pipeline folder: it has no valid model_index.json."
         ) from error
 
 
 def _checkpoint_class(path: Path) -> str:
     """Return the pipeline class of a checkpoint, from its tensor names."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ModelError(f"There is no file or folder '{path}'.")
     if path.suffix.lower() != ".safetensors":
         raise ModelError(f"{path} is not a .safetensors file. Other formats can run code.")
@@ -115,9 +124,8 @@ def _load(kind: Any, path: Path, dtype: torch.dtype) -> Any:
         else:
             hint = f" (to load it offline, put its configuration into the folder {beside})"
         return kind.from_single_file(str(path), **options)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, AttributeError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise ModelError(f"diffusers could not load {path}: {reason}{hint}") from error
+    except Exception as error:  # whatever the library raises for a stranger's files
+        raise ModelError(f"diffusers could not load {path}: {_reason(error)}{hint}") from error
 
 
 class PipelineModel:

@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from s4s_core.app.folders import DEMO, DEMO_SOLVER, find_solver, solver_files
-from s4s_core.errors import ModelError, S4SError
+from s4s_core.errors import S4SError
 from s4s_core.solver_file import load_unchanged
 
 from .. import rendering
@@ -120,17 +120,15 @@ def start_rendering(host: PanelHost | None, *values: Any) -> None:
 
 def render_arguments(given: Mapping[str, Any]) -> list[str]:
     """Check the values of the fields and return them as arguments of the command `render`."""
-    prompt = " ".join((given["prompts"] or "").split())
-    path = solver_path(given["solver"])
+    prompt = " ".join(fields.text(given, "prompts").split())
+    path = solver_path(fields.text(given, "solver"))
     pack = load_unchanged(path)
-    try:
-        choice = fields.model_choice({**given, "prompts": prompt})
-        nfe, seed, count = (int(given[key]) for key in ("nfe", "seed", "count"))
-    except (TypeError, ValueError):
-        raise ModelError("Steps, seed, pictures, CFG, width and height must be numbers.") from None
+    choice = fields.model_choice({**given, "prompts": prompt})
+    nfe, seed, count = (fields.number(given, key, int) for key in ("nfe", "seed", "count"))
     if nfe not in pack.nfes:
-        raise S4SError(f"{path.name} has no table for {nfe} steps. Choose one of its step counts.")
-    if given["classical"] not in CLASSICAL:
+        raise S4SError(f"{path.name} has no table of so many steps. Choose one of its counts.")
+    classical = fields.text(given, "classical")
+    if classical not in CLASSICAL:
         raise S4SError("Choose a classical solver from the list.")
     if not 1 <= count <= 16 or not 0 <= seed < 2**63:
         raise S4SError("Pictures must be 1 to 16, and the seed must be >= 0.")
@@ -141,7 +139,7 @@ def render_arguments(given: Mapping[str, Any]) -> list[str]:
         "nfe": nfe,
         "seed": seed,
         "count": count,
-        "classical": CLASSICAL[given["classical"]],
+        "classical": CLASSICAL[classical],
         "prompt": prompt,
         "negative": choice.negative,
         "cfg": choice.cfg,

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gradio as gr
 
 from s4s_core.app.folders import CHECKOUT
-from s4s_core.errors import ModelError
+from s4s_core.errors import ConfigError, ModelError, short
 
 from ..models import DTYPES, MODELS, PATHS, ModelChoice
 from . import PanelHost
@@ -18,6 +18,8 @@ KINDS = [kind for kind in MODELS if kind != "python"]
 
 CHECKPOINT_FOLDERS = {"custom_nodes": "checkpoints", "extensions": "Stable-diffusion"}
 MOST_CHECKPOINTS = 500
+
+Number = TypeVar("Number", int, float)
 
 
 def host_folder() -> Path | None:
@@ -105,22 +107,38 @@ def free_memory(host: PanelHost | None) -> None:
         host.before_training()
 
 
+def text(values: Mapping[str, Any], name: str, default: str = "") -> str:
+    """Return the text in a field; raise ConfigError for any other value from a browser."""
+    value = values.get(name) or default
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be text.")
+    return value
+
+
+def number(values: Mapping[str, Any], name: str, kind: type[Number]) -> Number:
+    """Return the number in a field, 0 if it is empty; raise ConfigError for any other value."""
+    try:
+        return kind(values.get(name) or 0)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"{name} must be a number.") from None
+
+
 def model_choice(values: Mapping[str, Any]) -> ModelChoice:
     """Return the chosen model; `values` are fields by name, others than the model's are ignored."""
-    kind = values["kind"]
+    kind = text(values, "kind")
     if kind not in KINDS:
-        raise ModelError(f"Unknown model '{str(kind)[:40]}'. Choose one of {', '.join(KINDS)}.")
-    prompts = [line.strip() for line in (values.get("prompts") or "").splitlines()]
+        raise ModelError(f"Unknown model '{short(kind)}'. Choose one of {', '.join(KINDS)}.")
+    prompts = [line.strip() for line in text(values, "prompts").splitlines()]
     return ModelChoice(
         kind=kind,
-        path=str(values.get("path") or "").strip() if kind in PATHS else "",
+        path=text(values, "path").strip() if kind in PATHS else "",
         prompts=tuple(prompt for prompt in prompts if prompt),
-        negative=values.get("negative") or "",
-        cfg=float(values.get("cfg") or 0),
-        width=int(values.get("width") or 0),
-        height=int(values.get("height") or 0),
-        dtype=values.get("dtype") or "auto",
-        device=str(values.get("device") or "auto"),
+        negative=text(values, "negative"),
+        cfg=number(values, "cfg", float),
+        width=number(values, "width", int),
+        height=number(values, "height", int),
+        dtype=text(values, "dtype", "auto"),
+        device=text(values, "device", "auto"),
         offload=bool(values.get("offload")),
         host=comfy_folder() if kind == "comfyui" else "",
     )

@@ -9,7 +9,6 @@ import gradio as gr
 from s4s_core.app.estimate import size
 from s4s_core.app.jobs import Job
 from s4s_core.app.progress import duration
-from s4s_core.errors import ConfigError
 from s4s_core.names import AUTO, METHODS, OBJECTIVES
 
 from .. import jobs
@@ -142,23 +141,18 @@ def _effort_help(effort: Any) -> str:
 def read_config(*values: Any) -> TrainConfig:
     """Return the config for the values of the fields; raise ConfigError or ModelError."""
     given = dict(zip(NAMES, values, strict=True))
-    if not given["nfes"]:
-        raise ConfigError("Choose at least one step count.")
-    try:
-        nfes = tuple(int(n) for n in given["nfes"])
-        budget, seed = int(given["budget"] or 0), int(given["seed"] or 0)
-        model = fields.model_choice(given)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"A field that needs a number contains something else ({error})."
-        ) from None
-    config = TrainConfig(model=model, name=(given["name"] or "").strip(), nfes=nfes)
-    config = with_preset(config, given["effort"])
+    counts = given["nfes"] if isinstance(given["nfes"], list) else []
+    nfes = tuple(fields.number({"steps": count}, "steps", int) for count in counts)
+    model, name = fields.model_choice(given), fields.text(given, "name").strip()
+    config = TrainConfig(model=model, name=name, nfes=nfes)
+    config = with_preset(config, fields.text(given, "effort"))
     for key in ("method", "objective"):
         if given[key] != AS_PRESET:
             config = replace(config, **{key: given[key]})
-    if given["teacher"] not in (None, "", "auto"):
-        config = replace(config, teacher=given["teacher"].strip())
+    teacher = fields.text(given, "teacher", "auto")
+    if teacher != "auto":
+        config = replace(config, teacher=teacher.strip())
+    budget, seed = (fields.number(given, key, int) for key in ("budget", "seed"))
     return replace(config, budget=budget, seed=seed)
 
 
