@@ -49,7 +49,7 @@ def prepare() -> tuple[Job, Job]:
         while (view := known[name].view()).status in ("queued", "running"):
             time.sleep(1)
         assert view.status == "done", view
-    if rendering.rendering_state(rendering.compare_home()) is None:
+    if rendering.rendering_state(rendering.compare_home())[0] is None:
         pack = load_solver(DEMO_SOLVER)
         rendering.render(ModelChoice(), pack, rendering.compare_home(), 5, SEED, COUNT)
     return known["emoji 4 to 6"], queue_job(

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
+from s4s_core.app.checks import between, check_fields, fitting, line, one_of
 from s4s_core.errors import ConfigError, ModelError, S4SError, pip_install_line, short
 from s4s_core.names import (
     AUTO,
@@ -24,7 +25,6 @@ from s4s_core.names import (
 from s4s_core.training.settings import Settings, upgraded
 
 from . import toml
-from .checks import between, check_fields, fitting, line, one_of
 from .models import ModelChoice
 
 NOT_OPTIONS = ("method", "nfes", "seed", "budget", "objective")

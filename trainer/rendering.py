@@ -5,16 +5,19 @@ state.json says how far it is; teacher.png, classical.png and solver.png appear 
 `start` renders in a new process, which outlives the caller; `rendering_state` reads its progress.
 """
 
+import math
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING
 
 from s4s_core.app.detached import LOG, STATE, ProcessFolder
 from s4s_core.app.folders import data_home
 from s4s_core.app.processes import end_tree, trainer_command
-from s4s_core.errors import S4SError
+from s4s_core.app.progress import Count, Share
+from s4s_core.errors import S4SError, short
 
 if TYPE_CHECKING:
     import torch
@@ -33,26 +36,28 @@ SMALLEST_SIDE = 512
 """Sheets of small pictures are enlarged to about this many pixels, with sharp pixels."""
 
 
-class RenderedPicture(TypedDict):
-    """A finished picture; `rmse` is the error to the teacher."""
+@dataclass(frozen=True)
+class RenderedPicture:
+    """A finished picture; `rmse` is the error to the teacher, None if it is not finite."""
 
     label: str
-    nfe: int
-    rmse: float
+    nfe: Count
+    rmse: float | None
 
 
-class RenderingState(TypedDict, total=False):
-    """What state.json holds; `running` is added by `rendering_state`."""
+@dataclass(frozen=True)
+class RenderingState:
+    """What state.json holds; `done` are the pictures of PICTURES that are finished."""
 
     message: str
-    progress: float
-    error: str | None
-    done: dict[str, RenderedPicture]
-    warnings: list[str]
-    nfe: int
-    seed: int
-    model: str
-    running: bool
+    progress: Share = 0.0
+    error: str | None = None
+    done: dict[str, RenderedPicture] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        return self.error is not None or self.progress >= 1 or self.message == STOPPED
 
 
 # Seen from outside; no torch
@@ -72,7 +77,7 @@ def start(folder: Path, arguments: list[str]) -> subprocess.Popen[bytes]:
     if place.is_running():
         raise S4SError("A comparison is already being rendered. Wait for it or stop it.")
     folder.mkdir(parents=True, exist_ok=True)
-    place.write_state(_state(STARTING))
+    place.write_state(RenderingState(STARTING))
     (folder / LOG).write_bytes(b"")
     process = place.start(trainer_command("render", *arguments, f"--out={folder}"))
     _started[folder] = process
@@ -88,52 +93,40 @@ def stop(folder: Path) -> None:
     if pid:
         place.stop(pid)
     state = _read(place)
-    if state and state["error"] is None and state["progress"] < 1:
-        place.write_state({**state, "message": STOPPED})
+    if state and not state.is_over:
+        place.write_state(replace(state, message=STOPPED))
 
 
-def rendering_state(folder: Path) -> RenderingState | None:
-    """Return the state of a folder's rendering, or None if there never was one.
+def rendering_state(folder: Path) -> tuple[RenderingState | None, bool]:
+    """Return the state of a folder's rendering (None if there never was one), and whether it runs.
 
-    If the process ended before it was done, the end of its log is the error.
+    If the process ended before it was done, the error says why.
     """
     place = ProcessFolder(folder)
     running = place.is_running()  # before reading: what ends meanwhile has written its last state
     state = _read(place)
     if state is None:
-        return None
-    running = running or (state["message"] == STARTING and _age(folder) < START_SECONDS)
-    over = state["error"] is not None or state["progress"] >= 1 or state["message"] == STOPPED
-    if not running and not over:
-        state["error"] = _last_line(place)
-    state["running"] = running
-    return state
+        return None, running
+    running = running or (state.message == STARTING and _age(folder) < START_SECONDS)
+    if not running and not state.is_over:
+        state = replace(state, error=place.death())
+    return state, running
 
 
 def _read(place: ProcessFolder) -> RenderingState | None:
+    """Return a folder's state; a damaged one is that of a failed rendering."""
     try:
-        state: RenderingState = place.read_state()
-    except (OSError, ValueError):
+        return place.read_state(RenderingState)
+    except FileNotFoundError:
         return None
-    return state
+    except (OSError, ValueError) as error:
+        damage = f"Could not read {place.path / STATE}: {short(str(error), 200)}. Render again."
+        return RenderingState("Failed.", error=damage)
 
 
 def _age(folder: Path) -> float:
     """Return the seconds since a folder's state was written."""
     return time.time() - (folder / STATE).stat().st_mtime
-
-
-def _last_line(place: ProcessFolder) -> str:
-    lines = [line.strip() for line in place.log_tail().splitlines() if line.strip()]
-    if not lines:
-        return "The rendering process died unexpectedly (often out of memory). Try again."
-    reason = lines[-1].removeprefix("error: ")
-    return reason if reason != lines[-1] else f"The rendering failed: {reason}"
-
-
-def _state(message: str, progress: float = 0.0, **facts: Any) -> dict[str, Any]:
-    state = {"message": message, "progress": progress, "error": None, "done": {}, "warnings": []}
-    return state | facts
 
 
 # The process
@@ -161,7 +154,7 @@ def render(
             raise S4SError(f"Another process is rendering into {folder}. Wait for it or stop it.")
         for name in PICTURES:
             (folder / f"{name}.png").unlink(missing_ok=True)
-        report = RenderingReport(folder, nfe=nfe, seed=seed, model=choice.label)
+        report = RenderingReport(folder)
         try:
             _render(choice, pack, report, nfe, seed, count, classical)
         except S4SError as error:
@@ -173,14 +166,14 @@ def render(
 class RenderingReport:
     """Writes the state of a rendering."""
 
-    def __init__(self, folder: Path, **facts: Any) -> None:
-        self.place, self.facts = ProcessFolder(folder), facts
+    def __init__(self, folder: Path) -> None:
+        self.place = ProcessFolder(folder)
         self.done: dict[str, RenderedPicture] = {}
         self.warnings: list[str] = []
 
     def write(self, message: str, progress: float, error: str | None = None) -> None:
-        facts = self.facts | {"warnings": self.warnings, "done": self.done, "error": error}
-        self.place.write_state(_state(message, progress, **facts))
+        state = RenderingState(message, progress, error, self.done, tuple(self.warnings))
+        self.place.write_state(state)
 
 
 def _render(
@@ -219,7 +212,9 @@ def _render(
         target = result if target is None else target
         save_sheet(model, result, report.place.path / f"{name}.png")
         error = float((result - target).square().mean().sqrt())
-        report.done[name] = {"label": label, "nfe": table.nfe, "rmse": error}
+        report.done[name] = RenderedPicture(
+            label, table.nfe, error if math.isfinite(error) else None
+        )
         before += table.nfe
     report.write("Done.", 1.0)
 

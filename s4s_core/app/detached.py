@@ -6,23 +6,59 @@
 So what is alive is known without trusting process numbers, and survives crashes and reboots.
 """
 
+import errno
 import json
 import os
+import re
+import shutil
+import stat
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..atomic import write_atomic
+from ..errors import short
 from ..lock import Lock, holder
+from .checks import parse_json, record
+from .estimate import size
 from .processes import end_tree, start_detached
 
 LOCK, STATE, LOG = "lock", "state.json", "log.txt"
 STOP_SECONDS = 5.0
 """How long a killed process may take to let go of its lock."""
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""How a system says that a file has no room."""
+
+T = TypeVar("T")
+
 _LONGEST_LOG = 20_000
+_LARGEST_STATE = 1 << 20
+_LEAST_ROOM = 1_000_000
+"""Bytes of free disk space below which a process may have died because it could not write."""
+
+_ERROR = "error: "
+"""How the commands begin the line that says why they fail."""
+
+_EXCEPTION = re.compile(r"(\w+\.)*\w*(Error|Exception)\b")
+"""How Python begins the last line of a traceback."""
+
+
+def free_space(folder: Path) -> int:
+    """Return the free bytes of a folder's disk; 0 if the folder is gone."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 0
+
+
+def full_disk(folder: Path) -> str:
+    """Say that nothing more can be written to a folder, and what to do."""
+    free = free_space(folder) / 1e6
+    return f"The disk is full ({free:,.1f} MB free in {folder}). Make room and try again."
 
 
 class ProcessFolder:
@@ -55,18 +91,45 @@ class ProcessFolder:
             time.sleep(0.05)
         return not self.is_running()
 
-    def read_state(self) -> Any:
-        """Return what state.json holds; raise OSError or ValueError if it cannot be read."""
-        return json.loads((self.path / STATE).read_text(encoding="utf-8"))
+    def read_state(self, kind: type[T]) -> T:
+        """Return what state.json holds; raise OSError or ValueError if it cannot be read or does
+        not fit the dataclass `kind`."""
+        data = self.read_end(STATE, _LARGEST_STATE + 1)
+        if len(data) > _LARGEST_STATE:
+            raise ValueError("it is too large")
+        return record(kind, parse_json(data), ValueError)
 
-    def write_state(self, state: Mapping[str, Any]) -> None:
-        """Replace state.json atomically; the caller holds the lock."""
-        write_atomic(self.path / STATE, json.dumps(state, indent=1).encode())
+    def write_state(self, state: Any) -> None:
+        """Replace state.json with a dataclass, atomically; the caller holds the lock."""
+        write_atomic(self.path / STATE, json.dumps(asdict(state), indent=1).encode())
+
+    def death(self) -> str:
+        """Say why the process has ended without recording why, as far as one can tell."""
+        free = free_space(self.path)
+        if free < _LEAST_ROOM:
+            return full_disk(self.path)
+        last = self.log_tail().strip().rpartition("\n")[2].strip()
+        if last.startswith(_ERROR):
+            return short(last.removeprefix(_ERROR), 300)
+        if _EXCEPTION.match(last):
+            return f"The process died: {short(last, 300)}"
+        room = f"{size(free)} of disk space is free"
+        return f"The process died unexpectedly, often because memory ran out ({room})."
 
     def log_tail(self, lines: int = 40) -> str:
         """Return the end of what the process printed."""
         try:
-            text = (self.path / LOG).read_bytes()[-_LONGEST_LOG:].decode("utf-8", "replace")
+            text = self.read_end(LOG, _LONGEST_LOG).decode("utf-8", "replace")
         except OSError:
             return ""
         return "\n".join(text.splitlines()[-lines:])
+
+    def read_end(self, name: str, most: int) -> bytes:
+        """Return at most the last bytes of a file of the folder; raise OSError if it is not one,
+        for example a pipe, which would block."""
+        path = self.path / name
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError(f"{name} is not a file")
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+            return file.read(most)

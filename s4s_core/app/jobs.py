@@ -9,26 +9,28 @@ trainer/jobs has the two kinds of process: a runner, which starts one queued job
 and a worker, which trains one.
 """
 
-import json
 import os
 import re
 import secrets
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ..atomic import write_atomic
-from ..errors import JobError
+from ..errors import JobError, short
 from ..lock import holder
 from . import processes
+from .checks import between, one_of, parse_json, record
 from .detached import STATE as STATE
 from .detached import STOP_SECONDS, ProcessFolder
 from .folders import jobs_home, solver_folders
 from .processes import end_tree, start_detached, trainer_command
+from .progress import Count, Metric
 
 CONFIG, METRICS, SAMPLES = "config.toml", "metrics.jsonl", "samples"
 FIT, RESULT = "fit-state.safetensors", "result.safetensors"
@@ -37,11 +39,24 @@ OPEN = ("queued", "running")
 RESUMABLE = ("cancelled", "failed", "interrupted", "running")
 """States from which a job can be resumed, given its lock: a process that claims to run is dead."""
 
+STATUSES = (*RESUMABLE, "queued", "done")
+DAMAGED = "damaged"
+"""How a job is shown whose files cannot be read: it can only be deleted."""
+
 WAITING = "Waiting for its turn."
-DIED = "The process died unexpectedly (often out of memory). Resume the job to continue."
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
-_TAIL = 8192
+_TAIL, _LARGEST_METRICS, _LARGEST_CONFIG = 8192, 64 << 20, 1 << 20
+_LONGEST = 2000
+
+
+@dataclass(frozen=True)
+class WorkerStart:
+    """How to start a job's worker."""
+
+    command: list[str]
+    folder: str
+    solvers: str
 
 
 @dataclass(frozen=True)
@@ -55,18 +70,18 @@ class JobState:
 
     name: str
     model: str
-    nfes: list[int]
+    nfes: list[Annotated[int, between(1, 1000)]]
     lane: str
     created: str
     queued: str
-    status: str
-    attempt: int
-    pid: int | None
+    status: Annotated[str, one_of("status", STATUSES)]
+    attempt: Count
+    pid: Annotated[int, between(0, 2**31 - 1)] | None
     message: str
     error: str | None
-    exit_code: int | None
+    exit_code: Annotated[int, between(-(2**32), 2**32)] | None
     result: str | None
-    start: dict[str, Any]
+    start: WorkerStart
 
 
 @dataclass(frozen=True)
@@ -97,91 +112,101 @@ class Job(ProcessFolder):
     """One job; JobError if there is no such job."""
 
     def __init__(self, id: str) -> None:
-        if not _ID.fullmatch(str(id)) or not (jobs_home() / id / STATE).is_file():
-            raise JobError(f"There is no job '{str(id)[:40]}'. Run 'jobs list' to see all jobs.")
+        if not _ID.fullmatch(str(id)) or not os.path.lexists(jobs_home() / id):
+            raise JobError(f"There is no job '{short(str(id))}'. Run 'jobs list' to see all jobs.")
         super().__init__(jobs_home() / id)
         self.id = id
 
     def state(self) -> JobState:
         """Return the job's state; raise JobError if it is damaged."""
-        file = self.path / STATE
         try:
-            state = self.read_state()
+            return self.read_state(JobState)
         except (OSError, ValueError) as error:
-            raise JobError(f"Could not read {file} ({error}). Delete the job.") from None
-        names = [field.name for field in fields(JobState)]
-        if not isinstance(state, dict) or not state.keys() >= set(names):
-            raise JobError(f"{file} is incomplete. Delete the job.")
-        return JobState(**{name: state[name] for name in names})
+            file = self.path / STATE
+            raise JobError(f"Could not read {file}: {_reason(error)}. Delete the job.") from None
 
     def save(self, state: JobState) -> None:
         """Replace the job's state; the caller holds its lock."""
-        self.write_state(asdict(state))
+        self.write_state(state)
 
     def view(self) -> JobView:
-        """Return the job as people see it; a damaged job is a failed one that says why."""
+        """Return the job as people see it; a damaged one says why."""
         running = self.is_running()  # before reading: a job that ends meanwhile is over
         try:
             state = self.state()
         except JobError as damage:
+            Job(self.id)  # raises JobError if it was deleted meanwhile
             text = str(damage)
-            return JobView(self.id, self.id, "", [], "failed", message=text, error=text)
+            return JobView(self.id, self.id, "", [], DAMAGED, message=text, error=text)
         status, error, message = state.status, state.error, state.message
         last = self.last_metric()
         if status == "running" and running:
-            message = last.get("message", "Starting.")
+            message = last.message
         elif status == "running":
-            status, error, message = "interrupted", DIED, DIED
+            status, error = "interrupted", self.death()
+            message = error
         return JobView(
             id=self.id,
-            name=state.name,
-            model=state.model,
+            name=short(state.name, _LONGEST),
+            model=short(state.model, _LONGEST),
             nfes=state.nfes,
             status=status,
-            progress=1.0 if status == "done" else last.get("progress", 0.0),
-            eta=last.get("eta") if status == "running" else None,
-            message=message,
-            error=error,
+            progress=1.0 if status == "done" else last.progress,
+            eta=last.eta if status == "running" else None,
+            message=short(message, _LONGEST),
+            error=error and short(error, _LONGEST),
             exit_code=state.exit_code,
-            result=state.result,
-            calls=last.get("calls", 0),
-            created=state.created,
+            result=state.result and short(state.result, _LONGEST),
+            calls=last.calls,
+            created=short(state.created),
         )
 
     def config_text(self) -> str:
-        """Return the job's config as TOML."""
-        return (self.path / CONFIG).read_text(encoding="utf-8")
-
-    def metrics(self, most: int = 500) -> list[dict[str, Any]]:
-        """Return training steps (step, nfe, loss, validation, calls, seconds), evenly thinned."""
+        """Return the job's config as TOML; raise JobError if it cannot be read."""
         try:
-            lines = _json_lines((self.path / METRICS).read_bytes())
-        except OSError:
-            return []
-        steps = [line for line in lines if line.get("loss") is not None]
-        stride = -(-len(steps) // max(1, most))
-        return steps if stride < 2 else steps[::-1][::stride][::-1]  # always keeps the newest
+            return self.read_end(CONFIG, _LARGEST_CONFIG).decode()
+        except (OSError, ValueError) as error:
+            raise JobError(f"Could not read {self.path / CONFIG}: {_reason(error)}.") from None
 
-    def last_metric(self) -> dict[str, Any]:
-        """Return the newest complete line of the metrics, or {}."""
-        try:
-            with open(self.path / METRICS, "rb") as file:
-                file.seek(max(0, file.seek(0, 2) - _TAIL))
-                lines = _json_lines(file.read())
-        except OSError:
-            return {}
-        return lines[-1] if lines else {}
+    def metrics(self, most: int = 500) -> list[Metric]:
+        """Return training steps, evenly thinned."""
+        steps = [line for line in self._lines(_LARGEST_METRICS) if line.get("loss") is not None]
+        stride = max(1, -(-len(steps) // max(1, most)))
+        newest_first = (
+            _metric(step) for step in steps[::-1][::stride]
+        )  # the newest is always kept
+        return [metric for metric in newest_first if metric][::-1]
+
+    def last_metric(self) -> Metric:
+        """Return the newest complete line of the metrics."""
+        newest_first = map(_metric, reversed(self._lines(_TAIL)))
+        return next(filter(None, newest_first), Metric())
+
+    def _lines(self, most: int) -> list[dict[str, Any]]:
+        """Return the objects in the last `most` bytes of the metrics; a killed process may have
+        left an unfinished line."""
+        objects = []
+        with suppress(OSError):
+            for line in self.read_end(METRICS, most).splitlines():
+                with suppress(ValueError):
+                    objects.append(parse_json(line))
+        return [each for each in objects if isinstance(each, dict)]
 
     def sheet(self) -> Path | None:
         """Return the newest sheet of samples, or None."""
-        sheets = sorted((self.path / SAMPLES).glob("[0-9]*.png"))
-        return sheets[-1] if sheets else None
+        try:
+            names = os.listdir(self.path / SAMPLES)
+        except OSError:
+            return None
+        sheets = sorted(name for name in names if name[:1].isdigit() and name.endswith(".png"))
+        return self.path / SAMPLES / sheets[-1] if sheets else None
 
     def cancel(self) -> None:
         """Stop the job with every process it started, or take it out of the queue.
 
         A job that is over stays as it is. What it has learned is kept, so it can be resumed.
         """
+        self.state()  # raises JobError if the job is damaged
         with self.lock() as lock:
             deadline = time.monotonic() + STOP_SECONDS
             while not lock.take(wait=0.1):
@@ -198,6 +223,7 @@ class Job(ProcessFolder):
 
     def resume(self, start: bool = True) -> None:
         """Queue the job again after it was cancelled, failed or interrupted."""
+        self.state()  # raises JobError if the job is damaged
         with self.lock() as lock:
             taken, state = lock.take(), self.state()
             if not taken or state.status not in RESUMABLE:
@@ -221,44 +247,53 @@ class Job(ProcessFolder):
         """Stop the job and remove its folder; a solver that it saved stays."""
         if self.view().status in OPEN:
             self.cancel()
-        trash = jobs_home() / f".old-{self.id}"
         try:
-            self.path.rename(trash)
+            self.path.rename(jobs_home() / f".old-{self.id}")
         except OSError as error:
-            raise JobError(f"Could not delete {self.path}: {error.strerror or error}.") from error
-        shutil.rmtree(trash, ignore_errors=True)
+            raise JobError(f"Could not delete {self.path}: {_reason(error)}.") from error
+        empty_trash()
 
 
-def _json_lines(data: bytes) -> list[dict[str, Any]]:
-    """Return the objects of JSON lines, without lines that a killed process left unfinished."""
-    objects = []
-    for line in data.splitlines():
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            objects.append(value)
-    return objects
+def empty_trash() -> None:
+    """Remove deleted jobs, and what interrupted deletions left of others."""
+    for trash in jobs_home().glob(".old-*"):
+        if trash.is_dir() and not trash.is_symlink():
+            shutil.rmtree(trash, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                trash.unlink()
+
+
+def _metric(values: dict[str, Any]) -> Metric | None:
+    """Return a line of metrics; None if it does not fit."""
+    try:
+        return record(Metric, values, ValueError)
+    except ValueError:
+        return None
+
+
+def _reason(error: Exception) -> str:
+    """Return why a file cannot be used, as a part of a sentence."""
+    return short(str(getattr(error, "strerror", None) or error).rstrip("."), 200)
 
 
 def job_ids() -> list[str]:
-    """Return the ids of all jobs, newest first."""
+    """Return the ids of all jobs, newest first; raise JobError if they cannot be listed."""
     try:
-        names = [path.name for path in jobs_home().iterdir() if _ID.fullmatch(path.name)]
-    except OSError:
+        names = os.listdir(jobs_home())
+    except FileNotFoundError:
         return []
-    return sorted(names, reverse=True)
+    except OSError as error:
+        raise JobError(f"Could not list {jobs_home()}: {_reason(error)}.") from None
+    return sorted(filter(_ID.fullmatch, names), reverse=True)
 
 
-def list_jobs() -> list[JobView]:
-    """Return views of all jobs, newest first."""
+def list_jobs(most: int | None = None) -> list[JobView]:
+    """Return views of the newest jobs, the newest first."""
     views = []
-    for id in job_ids():
-        try:
+    for id in job_ids()[:most]:
+        with suppress(JobError):  # deleted meanwhile
             views.append(Job(id).view())
-        except JobError:  # deleted meanwhile
-            continue
     return sorted(views, key=lambda view: (view.created, view.id), reverse=True)
 
 
@@ -288,11 +323,10 @@ def add_job(
         folder = jobs_home() / f".new-{id}"  # renamed when complete, so nobody sees half a job
         folder.mkdir(parents=True)
         write_atomic(folder / CONFIG, config.encode())
-        ProcessFolder(folder).write_state(asdict(state))
+        ProcessFolder(folder).write_state(state)
         folder.rename(jobs_home() / id)
     except OSError as error:
-        reason = error.strerror or error
-        raise JobError(f"Could not save the job in {jobs_home()}: {reason}.") from error
+        raise JobError(f"Could not save the job in {jobs_home()}: {_reason(error)}.") from error
     if start:
         ensure_runner()
     return Job(id)
@@ -306,13 +340,13 @@ def _new_id(now: datetime) -> str:
             return id
 
 
-def _start_of(id: str) -> dict[str, Any]:
+def _start_of(id: str) -> WorkerStart:
     """Return how this process would start a job's worker (see JobState.start)."""
-    return {
-        "command": trainer_command("work", id),
-        "folder": str(processes.DETACHED_IN or Path.cwd()),
-        "solvers": os.pathsep.join(str(folder.absolute()) for folder in solver_folders()),
-    }
+    return WorkerStart(
+        command=trainer_command("work", id),
+        folder=str(processes.DETACHED_IN or Path.cwd()),
+        solvers=os.pathsep.join(str(folder.absolute()) for folder in solver_folders()),
+    )
 
 
 def lane_of(device: str) -> str:

@@ -1,10 +1,10 @@
 """What to say of a training run while it goes on: how far it is, and how long it will take."""
 
-from typing import Any
+import math
 
 from ..training.plan import CallPlan
 from ..training.task import CHOICE, SCORING, SEARCH, TEACHER, Event
-from .progress import TimeLeft
+from .progress import Metric, TimeLeft
 
 
 def event_message(event: Event) -> str:
@@ -30,18 +30,22 @@ class RunProgress:
         self.plan, self.before, self.time_left = plan, seconds, TimeLeft()
         self.time_left.share = share
 
-    def line(self, event: Event) -> dict[str, Any]:
-        """Return an event as a line of metrics.jsonl."""
+    def line(self, event: Event) -> Metric:
+        """Return an event as a line of metrics."""
         eta = self.time_left.update(self.plan.share(event))
-        return {
-            "phase": event.phase,
-            "nfe": event.nfe,
-            "step": event.step,
-            "loss": event.loss,
-            "validation": event.validation,
-            "calls": event.calls,
-            "seconds": round(self.before + self.time_left.spent, 3),
-            "progress": round(self.time_left.share, 4),
-            "eta": None if eta is None else round(eta, 1),
-            "message": event_message(event),
-        }
+        return Metric(
+            phase=event.phase,
+            nfe=event.nfe,
+            step=event.step,
+            loss=_finite(event.loss),
+            validation=_finite(event.validation),
+            calls=event.calls,
+            seconds=round(self.before + self.time_left.spent, 3),
+            progress=round(self.time_left.share, 4),
+            eta=None if eta is None else round(eta, 1),
+            message=event_message(event),
+        )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -2,8 +2,35 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from .checks import between
 
 Clock = Callable[[], float]
+
+Count = Annotated[int, between(0, 10**15)]
+Share = Annotated[float, between(0, 1)]
+Seconds = Annotated[float, between(0, 1e12)]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A line of metrics.jsonl: an event of a run. Numbers that are not finite are None.
+
+    calls, seconds, progress: what the run has spent, and done of it; eta: seconds left.
+    """
+
+    phase: str = ""
+    nfe: Count | None = None
+    step: Count = 0
+    loss: float | None = None
+    validation: float | None = None
+    calls: Count = 0
+    seconds: Seconds = 0.0
+    progress: Share = 0.0
+    eta: Seconds | None = None
+    message: str = "Starting."
 
 
 def duration(seconds: float) -> str:

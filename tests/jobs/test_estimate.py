@@ -43,7 +43,7 @@ def progress_lines(config, model):
     """Train and return (result, lines of metrics)."""
     progress, lines = RunProgress(call_plan(config)), []
     result = train(config, model, lambda event: lines.append(progress.line(event)))
-    shares = [line["progress"] for line in lines]
+    shares = [line.progress for line in lines]
     assert shares == sorted(shares) and shares[-1] <= 1.0
     return result, lines
 
@@ -117,8 +117,8 @@ def test_the_plan_bounds_what_is_spent(method):
     result, lines = progress_lines(config, small(fingerprint=None))
     total = call_plan(config).total
     assert 0.3 * total < result.calls <= 1.05 * total
-    assert lines[-1]["eta"] >= 0 and "4 steps: scoring on new noise" in lines[-1]["message"]
-    assert any("steps, iteration" in line["message"] for line in lines)
+    assert lines[-1].eta >= 0 and "4 steps: scoring on new noise" in lines[-1].message
+    assert any("steps, iteration" in line.message for line in lines)
 
 
 def test_the_plan_counts_what_gits_measures():
@@ -131,7 +131,7 @@ def test_the_plan_counts_what_gits_measures():
     config = TrainConfig(nfes=(3, 4), budget=300, teacher="ipndm:2:gits:6", options=options)
     _, lines = progress_lines(config, model)
     assert 2 * GITS_CALLS < sum(calls) <= call_plan(config).total < sum(calls) + 1000
-    assert lines[0]["progress"] > 0.4
+    assert lines[0].progress > 0.4
 
 
 def test_a_config_trains_what_fit_trains():

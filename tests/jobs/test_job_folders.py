@@ -61,7 +61,7 @@ def test_metrics_survive_a_torn_line_and_are_thinned():
     text = json.dumps({"phase": "teacher", "loss": None}) + "\n" + "\n".join(lines)
     (job.path / store.METRICS).write_text(text + '\n{"step": 1000, "lo')
     assert job.view().calls == 999
-    steps = [line["step"] for line in job.metrics(most=100)]
+    steps = [line.step for line in job.metrics(most=100)]
     assert len(steps) == 100 and steps == sorted(steps) and steps[-1] == 999
     assert len(job.metrics(most=5000)) == 1000
 

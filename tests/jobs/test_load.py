@@ -95,7 +95,7 @@ def test_a_hundred_jobs_are_listed(home):
 
 def test_a_run_of_ten_thousand_rows_is_shown(home):
     metrics, read = seconds(home.metrics)
-    assert len(metrics) <= 500 and metrics[-1]["step"] == ROWS - 1 and read < SOON
+    assert len(metrics) <= 500 and metrics[-1].step == ROWS - 1 and read < SOON
     shown, spent = seconds(lambda: jobs_tab.refresh({}, home.id))
     assert "svg" in shown[3] and spent < SOON
 

@@ -59,7 +59,7 @@ def test_every_phase_is_recorded_and_the_log_stays_short(job, capfd):
     shares, calls = ([line[name] for line in lines] for name in ("progress", "calls"))
     assert shares == sorted(shares) and calls == sorted(calls) and shares[-1] > 0.95
     assert all(line["eta"] is not None for line in lines[5:])
-    assert {line["phase"] for line in job.metrics()} == {"gauss-newton"}  # what charts show
+    assert {line.phase for line in job.metrics()} == {"gauss-newton"}  # what charts show
 
 
 def test_the_first_sheet_appears_during_the_search(job, monkeypatch):

@@ -77,9 +77,9 @@ def test_a_comparison_is_rendered_and_shown_with_what_differs_from_training(file
     assert named["value"] == "a.safetensors" and steps["choices"] == ["3", "4", "5"]
     assert text == "" and not stop["interactive"]
     assert pictures.count("<img") == 5 and 'type="range"' in pictures
-    done = rendering.rendering_state(folder)["done"]
-    assert all(0 < done[name]["rmse"] < 1 for name in ("solver", "classical"))
-    assert done["teacher"] == {"label": "teacher", "nfe": 20, "rmse": 0.0}
+    done = rendering.rendering_state(folder)[0].done
+    assert all(0 < done[name].rmse < 1 for name in ("solver", "classical"))
+    assert done["teacher"] == rendering.RenderedPicture("teacher", 20, 0.0)
 
 
 def test_a_failed_or_dead_rendering_says_why(files):
@@ -89,9 +89,9 @@ def test_a_failed_or_dead_rendering_says_why(files):
     assert markup.note(str(caught.value), bad=True) == status()
     with pytest.raises(S4SError, match="no table"):
         rendering.render(ModelChoice(), pack, folder, 9)
-    (folder / "state.json").write_text(json.dumps(rendering._state("Opening the model.")))
+    (folder / "state.json").write_text(json.dumps({"message": "Opening the model."}))
     for log, said in {
-        "": "s4s-bad",
+        "": "died unexpectedly",
         "Traceback\nMemoryError: none left\n\n": "MemoryError: none left",
         "error: This file is not a solver.\n": "This file is not a solver.",
     }.items():
@@ -122,7 +122,7 @@ def test_a_stopped_rendering_is_not_an_error(home, monkeypatch, when):
     monkeypatch.setattr(rendering, "trainer_command", lambda *_: line)
     process = rendering.start(folder, [])
     deadline = time.monotonic() + 120
-    while when == "late" and rendering.rendering_state(folder)["progress"] == 0:
+    while when == "late" and rendering.rendering_state(folder)[0].progress == 0:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert "Rendering" in status()
@@ -131,7 +131,7 @@ def test_a_stopped_rendering_is_not_an_error(home, monkeypatch, when):
     *_, text, _, stop = compare.refresh({}, None, None)
     assert text == markup.note(rendering.STOPPED) and not stop["interactive"]
     rendering.stop(folder)  # stopping twice does no harm
-    assert rendering.rendering_state(folder)["message"] == rendering.STOPPED
+    assert rendering.rendering_state(folder)[0].message == rendering.STOPPED
 
 
 def test_a_fresh_machine_compares_the_demo_solver_until_one_is_trained(home):

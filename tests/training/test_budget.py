@@ -205,7 +205,7 @@ def test_progress_goes_on_where_it_was_after_a_resume(whole, tmp_path, name):
     path, stopped, last, result = tmp_path / "run", set(), 0.0, None
 
     def listen(event):
-        shares.append(progress.line(event)["progress"])
+        shares.append(progress.line(event).progress)
         place = phase_of(event), event.nfe
         if event.step > 1 and place not in stopped:
             stopped.add(place)

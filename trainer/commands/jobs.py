@@ -3,6 +3,7 @@
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from s4s_core.app.jobs import Job, JobView
 
@@ -57,7 +58,7 @@ def _show(args: Namespace) -> int:
         if args.json:
             sheet = job.sheet()
             details = {
-                "metrics": job.metrics(),
+                "metrics": list(map(asdict, job.metrics())),
                 "log": job.log_tail(),
                 "config": job_config(job).plain(),
                 "grid": sheet and str(sheet),

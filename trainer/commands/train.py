@@ -129,10 +129,10 @@ def _callback(
         nonlocal going_on
         now = progress.line(event)
         if going_on:
-            line.say(f"Going on at {_percent(now['progress'])}.")
+            line.say(f"Going on at {_percent(now.progress)}.")
             going_on = False
-        left = "" if now["eta"] is None else f"  at most {duration(now['eta'])} left"
-        line.show(now["progress"], now["message"] + left)
+        left = "" if now.eta is None else f"  at most {duration(now.eta)} left"
+        line.show(now.progress, now.message + left)
 
     return show
 

@@ -4,7 +4,6 @@ It starts a worker for each job and records the deaths that workers cannot recor
 ends when the queue is empty. Workers outlive it; the next runner finds them by their locks.
 """
 
-import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from s4s_core.app.folders import data_home, jobs_home
-from s4s_core.app.jobs import DIED, OPEN, RUNNER_LOCK, Job, JobState, job_ids
+from s4s_core.app.jobs import OPEN, RUNNER_LOCK, Job, JobState, empty_trash, job_ids
 from s4s_core.errors import JobError
 from s4s_core.lock import Lock
 
@@ -32,8 +31,7 @@ def run(args: Namespace) -> int:
 def run_queue() -> None:
     """Run jobs until the queue is empty; return at once if another runner is alive."""
     jobs_home().mkdir(parents=True, exist_ok=True)
-    for trash in jobs_home().glob(".old-*"):  # left by an interrupted deletion
-        shutil.rmtree(trash, ignore_errors=True)
+    empty_trash()
     runner = Runner()
     while True:
         with Lock(jobs_home() / RUNNER_LOCK) as lock:
@@ -97,10 +95,10 @@ class Runner:
         """Start a job's worker the way whoever queued it would."""
         self.tried.add((job.id, state.attempt))
         start = state.start
-        variables = {"S4S_HOME": str(data_home().absolute()), "S4S_SOLVERS": start["solvers"]}
+        variables = {"S4S_HOME": str(data_home().absolute()), "S4S_SOLVERS": start.solvers}
         try:
-            process = job.start(start["command"], start["folder"], **variables)
-        except OSError as error:
+            process = job.start(start.command, start.folder, **variables)
+        except (OSError, ValueError, IndexError) as error:  # no program, a null byte, no command
             self.note_exit(job, state, f"Could not start the job's process: {error}.", None)
             return
         self.children[process] = job, state
@@ -126,7 +124,7 @@ class Runner:
                     return
                 state, status = job.state(), "failed"
                 if state.status == "running":
-                    status, reason = "interrupted", DIED
+                    status, reason = "interrupted", job.death()
                 elif (state.status, state.attempt) != ("queued", started.attempt):
                     return
                 job.save(

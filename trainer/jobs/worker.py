@@ -1,6 +1,5 @@
 """`work`: the process that trains one job. It holds the job's lock and writes its files."""
 
-import errno
 import faulthandler
 import json
 import os
@@ -8,11 +7,12 @@ import shutil
 import sys
 import traceback
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from s4s_core.app.detached import STATE
+from s4s_core.app.detached import FULL, STATE, full_disk
 from s4s_core.app.folders import publish
 from s4s_core.app.jobs import CONFIG, FIT, METRICS, RESULT, SAMPLES, Job, JobState
 from s4s_core.app.processes import lead_group
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from ..models.contract import TrainerModel
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TEACHER = "teacher"
 """The folder of the teacher's results, kept until the job is done."""
 
@@ -61,8 +60,9 @@ def _work(job: Job, state: JobState) -> int:
     try:
         name = _train(job.path)
     except Exception as error:  # noqa: BLE001 - recorded in the job's state
-        reason = _reason(error)
-        print(f"error: {reason}", file=sys.stderr, flush=True)
+        reason = _reason(error, job.path)
+        with suppress(OSError):  # the log may be on the disk that is full
+            print(f"error: {reason}", file=sys.stderr, flush=True)
         state, code = replace(state, status="failed", message=reason, error=reason), 1
     else:
         state, code = replace(state, status="done", message=f"Saved as {name}.", result=name), 0
@@ -70,8 +70,13 @@ def _work(job: Job, state: JobState) -> int:
     return code
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, folder: Path) -> str:
     """Explain an error in a sentence or two; the log gets the traceback of unexpected ones."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in FULL:
+            return full_disk(folder)
+        cause = cause.__cause__
     if isinstance(error, S4SError):
         return str(error)
     traceback.print_exc()
@@ -82,8 +87,6 @@ def _reason(error: Exception) -> str:
         )
     if _is_out_of_memory(error):
         return "Out of memory. Close other programs, or train at a lower resolution or precision."
-    if isinstance(error, OSError) and error.errno in FULL:
-        return "The disk is full. Make room, then resume the job."
     text = " ".join(str(error).split())[:200]
     return f"Unexpected {type(error).__name__}: {text}. See the log for details."
 
@@ -143,8 +146,7 @@ class Record:
         from ..training import call_plan
 
         last = Job(folder.name).last_metric()
-        done = last.get("seconds", 0.0), last.get("progress", 0.0)
-        self.progress = RunProgress(call_plan(config), *done)
+        self.progress = RunProgress(call_plan(config), last.seconds, last.progress)
         self.gallery = Gallery(model, folder / SAMPLES)
         self.file = open(folder / METRICS, "ab")  # noqa: SIM115 - closed in __exit__
         if self.file.tell():
@@ -159,10 +161,10 @@ class Record:
 
     def __call__(self, event: "Event") -> None:
         line = self.progress.line(event)
-        self.file.write(json.dumps(line).encode() + b"\n")
+        self.file.write(json.dumps(asdict(line)).encode() + b"\n")
         self.file.flush()
         phase = event.phase, event.nfe
         if phase != self._phase or event.loss is not None:
-            print(line["message"], flush=True)
+            print(line.message, flush=True)
         self._phase = phase
         self.gallery.show(event)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from s4s_core.app.checks import between, check_fields, matching, one_of
 from s4s_core.errors import ModelError, visible
-
-from ..checks import between, check_fields, matching, one_of
 
 if TYPE_CHECKING:
     from .contract import TrainerModel

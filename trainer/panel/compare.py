@@ -13,7 +13,7 @@ from s4s_core.solver_file import load_unchanged
 
 from .. import rendering
 from ..models import PATHS
-from ..rendering import PICTURES, STOPPED, compare_home
+from ..rendering import PICTURES, STOPPED, RenderedPicture, RenderingState, compare_home
 from . import PanelHost, fields, markup
 from .compat import Shown, changed, changed_choices, on
 
@@ -160,13 +160,13 @@ def refresh(shown: Shown, chosen: Any, nfe: Any) -> list[Any]:
     solver = chosen if chosen in names and not was_default else names[0]
     nfes = _step_counts(files[solver])
     steps = nfe if nfe in nfes else next(iter(nfes[len(nfes) // 2 :]), None)
-    state = rendering.rendering_state(compare_home())
-    running = bool(state and state["running"])
+    state, running = rendering.rendering_state(compare_home())
+    done = state.done if state else {}
     return [
         changed_choices(shown, "compared", names, chosen, solver),
         changed_choices(shown, "steps", nfes, nfe, steps),
-        changed(shown, "status", status_markup(state)),
-        changed(shown, "pictures", repr(state and state["done"]), lambda: pictures_markup(state)),
+        changed(shown, "status", status_markup(state, running)),
+        changed(shown, "pictures", repr(done), lambda: pictures_markup(done)),
         changed(shown, "stop", gr.update(interactive=running)),
     ]
 
@@ -178,24 +178,23 @@ def _step_counts(path: Path) -> list[str]:
         return []
 
 
-def status_markup(state: Mapping[str, Any] | None) -> str:
+def status_markup(state: RenderingState | None, running: bool) -> str:
     """Show how far the rendering is, and what differs from the solver's training."""
     if state is None:
         return ""
-    if state["message"] == STOPPED:
+    if state.message == STOPPED:
         return markup.note(STOPPED)
-    if state["error"]:
-        return markup.note(state["error"], bad=True)
-    warnings = "".join(map(markup.note, state.get("warnings", [])))  # older states have none
-    if not state["running"]:
+    if state.error:
+        return markup.note(state.error, bad=True)
+    warnings = "".join(map(markup.note, state.warnings))
+    if not running:
         return warnings
-    bar = markup.bar(state["progress"], "running")
-    return markup.card("Rendering", bar + markup.hint(state["message"])) + warnings
+    bar = markup.bar(state.progress, "running")
+    return markup.card("Rendering", bar + markup.hint(state.message)) + warnings
 
 
-def pictures_markup(state: Mapping[str, Any] | None) -> str:
+def pictures_markup(done: Mapping[str, RenderedPicture]) -> str:
     """Show the finished pictures: a slider from classical to S4S, and all three side by side."""
-    done = state["done"] if state else {}
     images = {}
     for name in PICTURES:
         try:
@@ -206,12 +205,12 @@ def pictures_markup(state: Mapping[str, Any] | None) -> str:
             images[name] = markup.picture(data, name)
     if not images:
         return markup.empty(_NONE)
-    titles = {name: f"{done[name]['label']}, {done[name]['nfe']} steps" for name in images}
+    titles = {name: f"{done[name].label}, {done[name].nfe} steps" for name in images}
     slider = ""
     if len(images) == len(PICTURES):
         pair = ("classical", "solver")
         slider = markup.slider(*(images[name] for name in pair), *(titles[name] for name in pair))
-    errors = {name: done[name]["rmse"] for name in images}
+    errors = {name: done[name].rmse for name in images}
     captions = {
         name: f"{title}: error {errors[name]:.4f}" if errors[name] else title
         for name, title in titles.items()

@@ -1,6 +1,7 @@
 """The tab Jobs: the queue, and the progress of the chosen job."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import gradio as gr
 
 from s4s_core.app.jobs import (
+    DAMAGED,
     OPEN,
     RESUMABLE,
     Job,
@@ -16,6 +18,7 @@ from s4s_core.app.jobs import (
     list_jobs,
     runner_is_alive,
 )
+from s4s_core.app.progress import Metric
 from s4s_core.errors import JobError
 
 from ..jobs import job_solver
@@ -89,24 +92,27 @@ def restart_queue(host: PanelHost | None) -> None:
 
 def job_choices() -> list[tuple[str, str]]:
     """Return (text, id) of the newest jobs."""
-    return [(f"{view.name} · {view.status}", view.id) for view in list_jobs()[:MOST_JOBS]]
+    return [(f"{view.name} · {view.status}", view.id) for view in list_jobs(MOST_JOBS)]
 
 
 def refresh(shown: Shown, chosen: Any) -> list[Any]:
     """Return updates for JobsTab.outputs."""
-    choices = job_choices()
+    try:
+        choices, fault = job_choices(), markup.empty(_NONE)
+    except JobError as error:
+        choices, fault = [], markup.note(str(error), bad=True)
     ids = [id for _, id in choices]
     new = chosen if chosen in ids else next(iter(ids), None)
     listed = changed_choices(shown, "jobs", choices, chosen, new)
-    try:
-        return [listed, *(_nothing(shown) if new is None else _details(shown, Job(new)))]
-    except JobError:  # deleted meanwhile
-        return [listed, *_nothing(shown)]
+    if new is not None:
+        with suppress(JobError):  # deleted meanwhile
+            return [listed, *_details(shown, Job(new))]
+    return [listed, *_nothing(shown, fault)]
 
 
 def _details(shown: Shown, job: Job) -> list[Any]:
     view, sheet = job.view(), job.sheet()
-    enabled = (view.status in OPEN, view.status in RESUMABLE, True, True)
+    enabled = (view.status in OPEN, view.status in RESUMABLE, True, view.status != DAMAGED)
     return [
         changed(shown, "card", markup.job_card(view, job_solver(job))),
         changed(shown, "samples", _file_signature(sheet), lambda: samples_card(sheet)),
@@ -117,9 +123,9 @@ def _details(shown: Shown, job: Job) -> list[Any]:
     ]
 
 
-def _nothing(shown: Shown) -> list[Any]:
+def _nothing(shown: Shown, card: str) -> list[Any]:
     return [
-        changed(shown, "card", markup.empty(_NONE)),
+        changed(shown, "card", card),
         *(changed(shown, place, "") for place in ("samples", "curves", "log")),
         *_button_updates(shown, (False,) * len(_BUTTONS)),
         changed(shown, "confirm", None, lambda: gr.update(visible=False)),
@@ -150,20 +156,19 @@ def samples_card(path: Path | None) -> str:
     return markup.samples_card(data) if data else ""
 
 
-def training_curves(metrics: list[dict[str, Any]]) -> str:
+def training_curves(metrics: list[Metric]) -> str:
     """Plot loss and validation error over model calls: a line per step count, cut at restarts."""
     if not metrics:
         return ""
     charts = []
     for title, key in (("Training loss", "loss"), ("Error on validation noise", "validation")):
         lines: dict[str, list[Any]] = {}
-        newest: dict[int, int] = {}
+        newest: dict[int | None, int] = {}
         for entry in metrics:
-            nfe, step = entry["nfe"], entry["step"]
-            line = lines.setdefault(f"{nfe} steps", [])
-            if step < newest.get(nfe, 0):
+            line = lines.setdefault(f"{entry.nfe} steps", [])
+            if entry.step < newest.get(entry.nfe, 0):
                 line.append((None, None))
-            newest[nfe] = step
-            line.append((entry["calls"], entry.get(key)))
+            newest[entry.nfe] = entry.step
+            line.append((entry.calls, getattr(entry, key)))
         charts.append(line_chart(title, lines, "model calls"))
     return markup.charts(charts)
