@@ -172,9 +172,7 @@ class Job(ProcessFolder):
         """Return training steps, evenly thinned."""
         steps = [line for line in self._lines(_LARGEST_METRICS) if line.get("loss") is not None]
         stride = max(1, -(-len(steps) // max(1, most)))
-        newest_first = (
-            _metric(step) for step in steps[::-1][::stride]
-        )  # the newest is always kept
+        newest_first = map(_metric, steps[::-1][::stride])  # the newest is always kept
         return [metric for metric in newest_first if metric][::-1]
 
     def last_metric(self) -> Metric:
