@@ -120,6 +120,8 @@ def event_of(config, label, event):
     return next(d for d in config["dependencies"] if [number, event] in map(list, d["targets"]))
 
 
-def files_of(folder):
-    """Return the contents of every file below a folder."""
-    return {str(p): p.read_bytes() for p in sorted(Path(folder).rglob("*")) if p.is_file()}
+def files_of(home):
+    """Return the contents of every file below a data folder, without the uploads of panels."""
+    files = (path for path in sorted(Path(home).rglob("*")) if path.is_file())
+    uploads = Path(home) / "uploads"
+    return {str(path): path.read_bytes() for path in files if uploads not in path.parents}

@@ -106,6 +106,28 @@ def test_a_killed_panel_loses_nothing(tmp_path):
         panel.kill()
 
 
+def test_a_page_left_open_goes_on_when_the_panel_runs_again(tmp_path):
+    panel = Panel(tmp_path / "home").start()
+    port = panel.address.rpartition(":")[2]
+    note = "document.querySelector('#s4s-lost')"
+    try:
+        with browsers.opened(panel.url) as page:
+            run = page.page.locator("#s4s-lost").get_attribute("data-run")
+            assert page.page.evaluate(f"{note}.hidden")
+            panel.kill()
+            page.page.wait_for_function(f"{note}.hidden === false")
+            panel.start("--port", port)
+            page.page.wait_for_function(
+                f"{note} && {note}.hidden && {note}.dataset.run !== '{run}'"
+            )
+            page.settle()
+            page.train(Budget=2500)
+            page.tab("Jobs")
+            page.page.wait_for_selector("#s4s-job [data-status]:visible")
+    finally:
+        panel.kill()
+
+
 def test_files_are_added_refused_and_deleted(tmp_path):
     from s4s_core.demo import SOLVERS
 

@@ -1,5 +1,6 @@
 """The panel's server: its port, environment and end, and the ComfyUI that starts it."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,12 +10,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from panels import Panel
 
 from s4s_core.app import processes
 from s4s_core.app.folders import jobs_home, solver_folders
 from s4s_core.app.processes import is_alive
 from s4s_core.errors import S4SError
-from trainer.panel import compat, server
+from trainer.panel import compat, server, uploads
 
 
 def test_a_port_in_use_is_an_error_only_if_it_was_asked_for(monkeypatch):
@@ -71,6 +73,64 @@ def test_the_server_stops_with_the_process_that_it_follows():
     assert Server.should_exit and not is_alive(process.pid)
 
 
+# Uploads
+
+
+def test_a_panel_removes_the_uploads_of_dead_ones_only(home):
+    with uploads.own_folder() as alive:
+        (alive / "x").mkdir()
+        (alive / "x" / "solver").write_bytes(b"new")
+        for name in ("s4s-panel-killed", "s4s-panel-killed-before-its-lock", "other"):
+            (uploads.uploads_home() / name / "y").mkdir(parents=True)
+        (uploads.uploads_home() / "s4s-panel-killed" / uploads.LOCK).write_text("1")
+        with uploads.own_folder() as second:
+            left = {path.name for path in uploads.uploads_home().iterdir()}
+            assert left == {alive.name, second.name, uploads.LOCK, "other"}
+    assert not alive.exists() and not second.exists()
+
+
+def test_a_killed_panel_leaves_nothing_that_the_next_one_does_not_remove(tmp_path):
+    panel = Panel(tmp_path)
+    with panel:
+        assert panel.upload("a.safetensors", b"A" * 500_000)[0] == 200
+    (left,) = (tmp_path / "uploads").glob("s4s-panel-*")
+    assert any(path.stat().st_size == 500_000 for path in left.rglob("*"))
+    with panel:
+        (new,) = (tmp_path / "uploads").glob("s4s-panel-*")
+        assert new != left
+
+
+def test_only_the_newest_uploads_are_kept(tmp_path):
+    (tmp_path / uploads.LOCK).write_text("1")
+    for n in range(5):
+        (tmp_path / str(n)).mkdir()
+        (tmp_path / str(n) / "solver").write_bytes(bytes(100))
+        os.utime(tmp_path / str(n) / "solver", (n, n))
+    uploads.trim(tmp_path, 250)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "4", uploads.LOCK]
+
+
+def test_every_upload_makes_room_for_itself(monkeypatch, tmp_path):
+    trimmed = []
+    monkeypatch.setattr(server, "trim", trimmed.append)
+    app = server.application(tmp_path)
+    headers = [(b"host", b"localhost")]
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        pass
+
+    for path in ("/config", "/gradio_api/upload"):
+        scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode()}
+        scope |= {"headers": headers, "query_string": b"", "root_path": "", "scheme": "http"}
+        asyncio.run(
+            app(scope | {"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2)}, receive, send)
+        )
+    assert trimmed == [tmp_path]
+
+
 # ComfyUI
 
 
@@ -103,7 +163,7 @@ def test_the_page_knows_the_comfyui_that_started_the_panel(address, monkeypatch)
     monkeypatch.delenv(server.COMFYUI_ADDRESS, raising=False)
     if address is not None:
         monkeypatch.setenv(server.COMFYUI_ADDRESS, address)
-    monkeypatch.setattr("trainer.panel.build", built.append)
+    monkeypatch.setattr("trainer.panel.build", lambda host, run: built.append(host))
     monkeypatch.setattr(compat, "mount", lambda app, page, size: app)
-    server.application()
+    server.application(Path())
     assert [host and host.address for host in built] == [address or None]

@@ -19,8 +19,9 @@ class PanelHost(Protocol):
         """Free memory: another process is about to open a model."""
 
 
-def build(host: PanelHost | None = None) -> "gr.Blocks":
-    """Return the page."""
+def build(host: PanelHost | None = None, run: str = "") -> "gr.Blocks":
+    """Return the page. The panel's own server names its run, so that a page left open notices when
+    another one answers."""
     from .page import build_page
 
-    return build_page(host)
+    return build_page(host, run)

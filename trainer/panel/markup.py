@@ -8,10 +8,20 @@ from s4s_core.app.description import TITLES, Measure, SolverDescription
 from s4s_core.app.jobs import JobView
 from s4s_core.app.progress import duration
 
+RUN = "/s4s-run"
+"""Where the panel's own server says which run of it answers."""
+
 _HOW_TO_READ = (
     "Measured on noise that training did not see. In %: of the best classical solver by that "
     "measure, at as many model calls; less is better."
 )
+
+
+def lost_note(run: str) -> str:
+    """Return the note that the page shows while its server, which names its run, is away."""
+    text = "The panel has stopped. This page goes on when it runs again; jobs go on without it."
+    lost = f'<div id="s4s-lost" data-run="{escape(run)}" hidden>{note(text, bad=True)}</div>'
+    return lost if run else ""
 
 
 def empty(text: str) -> str:
@@ -192,7 +202,7 @@ CSS = """
 }
 .s4s-chip.s4s-running { background: #7c3aed; }
 .s4s-chip.s4s-done { background: #047857; }
-.s4s-chip.s4s-failed, .s4s-chip.s4s-interrupted { background: #b91c1c; }
+.s4s-chip.s4s-failed, .s4s-chip.s4s-interrupted, .s4s-chip.s4s-damaged { background: #b91c1c; }
 .s4s-facts { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; margin: 0; }
 .s4s-facts dt { color: var(--body-text-color-subdued) !important; margin: 0; }
 .s4s-facts dd { margin: 0; overflow-wrap: anywhere; }
@@ -264,13 +274,24 @@ CSS = """
 
 TICK = """
 () => {
+  const ask = () => fetch("@RUN@").then((answer) => answer.text()).catch(() => null);
   clearInterval(window.s4sTick);
-  window.s4sTick = setInterval(() => {
+  window.s4sTick = setInterval(async () => {
     const panel = document.querySelector("#s4s-panel");
     const seen = panel && panel.offsetParent !== null && document.visibilityState === "visible";
+    if (!seen) return;
+    const note = document.querySelector("#s4s-lost");
+    if (note) {
+      const run = await ask();
+      note.hidden = run !== null;
+      if (run !== null && run !== note.dataset.run) location.reload();
+      if (run !== note.dataset.run) return;
+    }
     const button = document.querySelector("#s4s-tick");
-    if (seen && button) button.click();
+    if (button) button.click();
   }, 1500);
 }
+""".replace("@RUN@", RUN)
+"""Clicks the hidden refresh button while the panel is visible; works in every Gradio. The page of
+the panel's own server first asks which run of it answers, and loads itself anew from another one.
 """
-"""Clicks the hidden refresh button while the panel is visible; works in every Gradio."""

@@ -8,8 +8,8 @@ request came from the panel's own page.
 import asyncio
 import json
 import os
+import secrets
 import socket
-import tempfile
 import threading
 import time
 import webbrowser
@@ -22,6 +22,9 @@ from s4s_core.app import processes
 from s4s_core.app.folders import make_absolute
 from s4s_core.errors import S4SError
 from s4s_core.solver_file import MAX_FILE
+
+from .markup import RUN
+from .uploads import own_folder, trim
 
 HOST = "127.0.0.1"
 PORT = 7864
@@ -70,10 +73,13 @@ def _is_link(values: dict[str, str]) -> bool:
 
 
 class Guard:
-    """ASGI middleware around the whole application: pages, uploads, queue, files, websockets."""
+    """ASGI middleware around the whole application: pages, uploads, queue, files, websockets.
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
+    uploads: the folder that they go to, which is kept small.
+    """
+
+    def __init__(self, app: Any, uploads: Path) -> None:
+        self.app, self.uploads = app, uploads
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -83,6 +89,8 @@ class Guard:
                 refuse = _refuse_http if kind == "http" else _refuse_websocket
                 await refuse(receive, send)
                 return
+            if scope["path"].endswith("/upload"):
+                trim(self.uploads)
         await self.app(scope, receive, send)
 
 
@@ -174,14 +182,16 @@ def prepare_environment(folder: str | os.PathLike[str]) -> None:
     os.chdir(folder)
 
 
-def application(max_file_size: int = MAX_FILE) -> Guard:
-    """Return the guarded ASGI application of the panel."""
+def application(uploads: Path) -> Guard:
+    """Return the guarded ASGI application of the panel; `uploads` is the folder that they go to."""
     from fastapi import FastAPI
+    from fastapi.responses import PlainTextResponse
 
     from . import build, compat
 
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    return Guard(compat.mount(app, build(comfyui_host()), max_file_size))
+    app, run = FastAPI(docs_url=None, redoc_url=None, openapi_url=None), secrets.token_hex(8)
+    app.get(RUN)(lambda: PlainTextResponse(run))
+    return Guard(compat.mount(app, build(comfyui_host(), run), MAX_FILE), uploads)
 
 
 def serve(port: int | None = None, follow: int | None = None, browser: bool = True) -> None:
@@ -189,7 +199,7 @@ def serve(port: int | None = None, follow: int | None = None, browser: bool = Tr
     listener = open_socket(port)
     url = f"http://{HOST}:{listener.getsockname()[1]}/"
     start = Path.cwd()
-    with tempfile.TemporaryDirectory(prefix="s4s-panel-", ignore_cleanup_errors=True) as folder:
+    with own_folder() as folder:
         prepare_environment(folder)
         import uvicorn
 
@@ -201,8 +211,12 @@ def serve(port: int | None = None, follow: int | None = None, browser: bool = Tr
                     if browser:
                         threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
 
+        app = application(folder)
         config = uvicorn.Config(
-            application(), log_level="warning", timeout_graceful_shutdown=2, ws_max_size=1 << 22
+            app,
+            log_level="warning",
+            timeout_graceful_shutdown=2,
+            ws_max_size=1 << 22,
         )
         server = Server(config)
         if follow:

@@ -1,0 +1,69 @@
+"""The folder of a running panel: its uploads go there, and it is deleted with the panel.
+
+A panel that is killed leaves its folder behind; the next one removes it. A lock in each folder says
+whether its panel lives.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from s4s_core.app.folders import data_home
+from s4s_core.errors import S4SError
+from s4s_core.lock import Lock, holder
+
+MOST_UPLOADS = 64 << 20
+"""Bytes of uploads that a panel keeps: each is read at once and needed no more."""
+
+LOCK = "lock"
+_PATIENCE = 10.0
+
+
+def uploads_home() -> Path:
+    """Return the folder of the folders of all panels."""
+    return data_home().absolute() / "uploads"
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """Make a folder for this process's panel, after removing those of dead ones."""
+    home = uploads_home()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with Lock(home / LOCK) as door:  # nobody sweeps while another one's lock is not yet taken
+            door.take(_PATIENCE)
+            _sweep(home)
+            folder = Path(tempfile.mkdtemp(prefix="s4s-panel-", dir=home))
+            mine = Lock(folder / LOCK)
+            mine.take()
+    except OSError as error:
+        raise S4SError(f"Could not make a folder in {home}: {error.strerror or error}.") from None
+    try:
+        yield folder
+    finally:
+        mine.release()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(home: Path) -> None:
+    """Remove the folders of panels that are no longer alive."""
+    for folder in home.glob("s4s-panel-*"):
+        if holder(folder / LOCK) is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def trim(folder: Path, most: int = MOST_UPLOADS) -> None:
+    """Remove the oldest uploads until the others are at most `most` bytes."""
+    found = []
+    for path in folder.glob("*/*"):  # Gradio puts each file into a folder of its own
+        with suppress(OSError):
+            status = path.stat()
+            found.append((status.st_mtime_ns, status.st_size, path))
+    left = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if left <= most:
+            return
+        shutil.rmtree(path.parent, ignore_errors=True)
+        left -= size
