@@ -21,7 +21,7 @@ WEB = ROOT / "web"
 MODULES = sorted((WEB / "s4s").glob("*.mjs"))
 TESTS = sorted((ROOT / "tests/comfyui/web").glob("*.test.mjs"))
 NODE = shutil.which("node")
-STATUSES = ("queued", "running", "done", "failed", "cancelled", "interrupted")
+STATUSES = ("queued", "running", "done", "failed", "cancelled", "interrupted", "damaged")
 FORBIDDEN = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc"
 
 

@@ -74,7 +74,11 @@ def _listen(
 def refresh(
     shown: compat.Shown, job: Any, solver: Any, table: Any, compared: Any, steps: Any
 ) -> list[Any]:
-    """Return updates for the outputs of all tabs, then what the browser shows now."""
+    """Return updates for the outputs of all tabs, then what the browser shows now.
+
+    `shown` stays as it is until they are sent: an error on the way loses none of them.
+    """
+    shown = dict(shown)
     updates = [
         *jobs.refresh(shown, job),
         *solvers.refresh(shown, solver, table),
