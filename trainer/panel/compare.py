@@ -15,7 +15,7 @@ from .. import rendering
 from ..models import PATHS
 from ..rendering import PICTURES, STOPPED, RenderedPicture, RenderingState, compare_home
 from . import PanelHost, fields, markup
-from .compat import Shown, changed, changed_choices, on
+from .compat import Shown, changed, changed_choices, on, shows
 
 CLASSICAL = {
     "best one in the solver file": "auto",
@@ -156,7 +156,7 @@ def refresh(shown: Shown, chosen: Any, nfe: Any) -> list[Any]:
     """Return updates for CompareTab.outputs."""
     files = offered_solvers()
     names = list(files)
-    was_default = shown.get("compared") == ((DEMO,), DEMO) and len(names) > 1
+    was_default = shows(shown, "compared", ((DEMO,), DEMO)) and len(names) > 1
     solver = chosen if chosen in names and not was_default else names[0]
     nfes = _step_counts(files[solver])
     steps = nfe if nfe in nfes else next(iter(nfes[len(nfes) // 2 :]), None)

@@ -1,6 +1,7 @@
 """Gradio as the panel uses it: the differences between 3.41, 4.40 and 6, errors and updates."""
 
 import functools
+import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from html import escape
@@ -8,6 +9,7 @@ from typing import Any
 
 import gradio as gr
 
+from s4s_core.app.checks import parse_json
 from s4s_core.errors import S4SError
 
 MAJOR = int(gr.__version__.partition(".")[0])
@@ -16,8 +18,28 @@ _JS = "_js" if MAJOR < 4 else "js"
 UNCHANGED: Any = gr.update()
 """What an event returns for a component that stays the same."""
 
-Shown = dict[str, Any]
-"""What a browser tab shows, by place: a value, or a signature that changes when the value does."""
+Shown = dict[str, str]
+"""What a browser tab shows, by place: the digest of a value, or of a signature that changes when
+the value does. The browser keeps it and gets it together with the values that it tells of, so it is
+true in whatever order answers arrive."""
+
+
+def parse_shown(text: object) -> Shown:
+    """Return what a browser says that it shows; nothing if it is not what we sent."""
+    try:
+        values = parse_json(str(text).encode())
+    except ValueError:
+        values = None
+    return values if isinstance(values, dict) else {}
+
+
+def shows(shown: Shown, place: str, signature: Any) -> bool:
+    """Does the browser show the value with this signature in a place?"""
+    return shown.get(place) == _digest(signature)
+
+
+def _digest(signature: Any) -> str:
+    return hashlib.sha256(repr(signature).encode(errors="replace")).hexdigest()[:16]
 
 
 def changed(shown: Shown, place: str, signature: Any, make: Callable[[], Any] | None = None) -> Any:
@@ -25,9 +47,9 @@ def changed(shown: Shown, place: str, signature: Any, make: Callable[[], Any] | 
 
     `make()` returns the value; without it, the signature is the value.
     """
-    if place in shown and shown[place] == signature:
+    if shows(shown, place, signature):
         return UNCHANGED
-    shown[place] = signature
+    shown[place] = _digest(signature)
     return make() if make else signature
 
 

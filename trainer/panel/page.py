@@ -1,5 +1,6 @@
 """The page: four tabs, and one refresh of all of them while the page is visible."""
 
+import json
 from functools import partial
 from typing import Any
 
@@ -44,7 +45,8 @@ def _listen(
 ) -> None:
     """Connect the events: whatever happens ends in a refresh of all tabs."""
     tick = gr.Button("Refresh", elem_id="s4s-tick")
-    shown = gr.State({})
+    memo = "What this page shows: kept here, in the browser, so that only news is sent."
+    shown = gr.Textbox("{}", label="Shown", info=memo, visible=False)
     choices = [
         jobs_tab.list,
         solvers_tab.list,
@@ -71,20 +73,16 @@ def _listen(
     compat.on(jobs_tab.reuse.click, reuse_settings, jobs_tab.list, [tabs, *train_tab.values])
 
 
-def refresh(
-    shown: compat.Shown, job: Any, solver: Any, table: Any, compared: Any, steps: Any
-) -> list[Any]:
-    """Return updates for the outputs of all tabs, then what the browser shows now.
-
-    `shown` stays as it is until they are sent: an error on the way loses none of them.
-    """
-    shown = dict(shown)
+def refresh(said: Any, job: Any, solver: Any, table: Any, compared: Any, steps: Any) -> list[Any]:
+    """Return updates for the outputs of all tabs, then what the browser shows now (compat.Shown),
+    as JSON; `said` is what it showed before."""
+    shown = compat.parse_shown(said)
     updates = [
         *jobs.refresh(shown, job),
         *solvers.refresh(shown, solver, table),
         *compare.refresh(shown, compared, steps),
     ]
-    return [*updates, shown]
+    return [*updates, json.dumps(shown)]
 
 
 def start_training(host: PanelHost | None, *values: Any) -> tuple[Any, Any]:
