@@ -33,6 +33,7 @@ PINS = {
 TRAINING_SECONDS = 1800
 QUEUE = """
 import time
+from dataclasses import replace
 from s4s_core.app.folders import jobs_home
 from s4s_core.app.jobs import RUNNER_LOCK
 from s4s_core.app.processes import trainer_command
@@ -42,8 +43,8 @@ from trainer.jobs.runner import Runner
 class Here(Runner):
     # The panel's Python has no torch: jobs run in this one.
     def start(self, job, state):
-        state.start["command"] = trainer_command("work", job.id)
-        super().start(job, state)
+        start = replace(state.start, command=trainer_command("work", job.id))
+        super().start(job, replace(state, start=start))
 
 jobs_home().mkdir(parents=True)
 with Lock(jobs_home() / RUNNER_LOCK) as lock:
@@ -88,7 +89,7 @@ def queue(home):
 def test_a_job_runs_and_files_come_and_go(python, tmp_path):
     home = tmp_path / "home"
     with queue(home), Panel(home, python) as panel, browsers.opened(panel.url) as page:
-        page.train(Budget=1500)
+        page.train(Budget=2500)
         page.wait_until_done(TRAINING_SECONDS)
         page.reload()
         page.tab("Jobs")
