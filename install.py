@@ -5,9 +5,16 @@ nothing if nothing is missing, and never installs, changes or removes a package 
 host, not even as a dependency of another package.
 """
 
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # embedded Pythons do not
+from trainer.__main__ import forget_working_folder
+
+forget_working_folder()  # before anything else is imported
+
 import re
 import subprocess
-import sys
 import tempfile
 from importlib import metadata
 from pathlib import Path

@@ -12,8 +12,8 @@ from .errors import ModelError, visible
 from .model import Condition, Model, takes_guidance
 from .names import SPACES
 
-_LARGEST = 2**32
-"""No sample has more numbers."""
+_LARGEST, _HIGHEST = 2**32, 1e9
+"""No sample has more numbers, and no noise level is higher: its square must fit into float32."""
 
 
 class Rule(NamedTuple):
@@ -38,9 +38,9 @@ def accepts(function: object, count: int) -> bool:
 
 
 def _is_level(value: Any) -> bool:
-    """Is it a finite number > 0, or a tensor of one?"""
+    """Is it a number > 0 and at most _HIGHEST, or a tensor of one?"""
     try:
-        return not isinstance(value, bool | str | bytes) and 0 < float(value) < math.inf
+        return not isinstance(value, bool | str | bytes) and 0 < float(value) <= _HIGHEST
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return False
 
@@ -71,8 +71,8 @@ def _computes(device: Any) -> bool:
 
 RULES = {
     "space": Rule(f"one of {', '.join(SPACES)}", lambda v: isinstance(v, str) and v in SPACES),
-    "sigma_min": Rule("a number > 0", _is_level),
-    "sigma_max": Rule("a number > 0", _is_level),
+    "sigma_min": Rule("a number > 0 and at most 1e9", _is_level),
+    "sigma_max": Rule("a number > 0 and at most 1e9", _is_level),
     "shape": Rule("a tuple of positive integers", _is_shape),
     "denoise": Rule(
         "a function of x, sigma and cond", lambda v: any(accepts(v, n) for n in (2, 3))

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from .atomic import StrPath
+from .regular import open_regular
 
 WINDOWS = sys.platform == "win32"
 _LOCK_OFFSET = 1 << 30
@@ -49,11 +50,12 @@ class Lock:
         self._handle: int | None = None
 
     def take(self, wait: float = 1.0) -> bool:
-        """Take the lock; return False if another process still holds it after `wait` seconds.
+        """Take the lock; return False if another process still holds it after `wait` seconds, and
+        raise OSError if the file cannot be used.
 
         `holder` locks the file for a moment, so always allow a short wait.
         """
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = open_regular(self.path, os.O_RDWR | os.O_CREAT)
         deadline = time.monotonic() + wait
         while not _try_lock(handle):
             if time.monotonic() > deadline:
@@ -81,7 +83,7 @@ class Lock:
 def holder(path: StrPath) -> int | None:
     """Return the process that holds a lock (0 while it is being taken), or None if it is free."""
     try:
-        handle = os.open(path, os.O_RDWR)
+        handle = open_regular(path, os.O_RDWR)
     except OSError:
         return None
     try:

@@ -91,18 +91,22 @@ def check_x0(x0: object, point: torch.Tensor) -> torch.Tensor:
     """Return x0 in the point's dtype; raise ModelError if its type, shape or device is wrong."""
     if not isinstance(x0, torch.Tensor):
         got = f"a {type(x0).__name__}"
+    elif x0.is_nested:
+        got = "a nested tensor"
     elif x0.shape != point.shape:
         got = f"shape {tuple(x0.shape)}"
     elif x0.device != point.device:
         got = f"a tensor on {x0.device}"
     elif not x0.is_floating_point():
         got = f"a tensor of {x0.dtype}"
+    elif x0.layout != torch.strided:
+        got = f"a tensor of the layout {x0.layout}"
     else:
         return x0.to(point.dtype)
     raise ModelError(
         f"The model returned {got} for an input of shape {tuple(point.shape)} on {point.device}: "
-        "denoise(x, sigma) must return a floating-point tensor with the shape and device of x "
-        "(see s4s_core.Model)."
+        "denoise(x, sigma) must return a dense floating-point tensor with the shape and device of "
+        "x (see s4s_core.Model)."
     )
 
 

@@ -17,14 +17,17 @@ def forget_working_folder() -> None:
     An empty part of PYTHONPATH stands for the working folder, so child processes get none.
     """
     try:
-        working = os.getcwd()
-    except OSError:  # it was deleted
-        working = ""
-    home, unwanted = os.path.dirname(PACKAGE), ("", os.curdir, working)
-    kept = [path for path in sys.path if path not in (*unwanted, PACKAGE)]
+        working = os.path.realpath(os.getcwd())
+    except OSError:
+        sys.exit("error: The folder that you are in was deleted. Change to another one.")
+
+    def others(paths: list[str]) -> list[str]:
+        return [path for path in paths if path and os.path.realpath(path) != working]
+
+    home, kept = os.path.dirname(PACKAGE), [path for path in others(sys.path) if path != PACKAGE]
     sys.path[:] = kept if home in kept else [home, *kept]
     parts = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ["PYTHONPATH"] = os.pathsep.join(part for part in parts if part not in unwanted)
+    os.environ["PYTHONPATH"] = os.pathsep.join(others(parts))
 
 
 def main() -> int | str:

@@ -10,6 +10,7 @@ import argparse
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
 
@@ -60,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except S4SError as error:
-        print(f"error: {visible(' '.join(str(error).split()))}", file=sys.stderr)
+        _complain(str(error))
         return 1
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -68,3 +69,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader (`| head`) is gone; Python flushes once more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except (ImportError, SyntaxError):
+        raise  # `__main__` says what to do about an incomplete environment
+    except Exception as error:  # noqa: BLE001 - for example a model's own code
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            print(visible(line.expandtabs()), file=sys.stderr)
+        what = f"{type(error).__name__}: {error}".rstrip(": .")
+        _complain(f"Unexpected {what}. The lines above say where.")
+        return 1
+
+
+def _complain(message: str) -> None:
+    """Print an error as one line, whatever it contains."""
+    print(f"error: {visible(' '.join(message.split()))}", file=sys.stderr)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 from s4s_core.app.checks import between, check_fields, fitting, line, one_of
+from s4s_core.app.folders import RESERVED
 from s4s_core.errors import ConfigError, ModelError, S4SError, pip_install_line, short
 from s4s_core.names import (
     AUTO,
@@ -52,10 +53,6 @@ key of many parts."""
 
 TOML = "tomllib" if sys.version_info >= (3, 11) else "tomli"
 CONSENT = "Add --allow-code if you trust it, or name the model yourself on the command line."
-RESERVED = {"CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$"} | {
-    f"{port}{n}" for port in ("COM", "LPT") for n in "0123456789¹²³"
-}
-"""Names of devices on Windows, in any folder and with any ending."""
 
 
 @dataclass(frozen=True)
@@ -226,10 +223,11 @@ def read_shared_config(path: str | os.PathLike[str]) -> TrainConfig:
 def is_remote_or_device(text: str) -> bool:
     """Does a path name another machine or a device, on any system?"""
     path = text.replace("\\", "/")
-    last = re.split("[.:]", path.rstrip("/ ").rpartition("/")[2])[0].strip().upper()
-    roots = ("//", "/??/", "/dev/", "/proc/", "/sys/")
-    places = path, os.path.abspath(os.path.expanduser(path))
-    return last in RESERVED or any(f"{place}/".startswith(roots) for place in places)
+    last = re.sub("^[A-Za-z]:", "", path.rstrip("/ ").rpartition("/")[2])
+    roots = ("//", "/??/", "/dev/", "/proc/", "/sys/", "/net/", "/afs/")
+    places = path, os.path.abspath(os.path.expanduser(path)), os.path.realpath(path)
+    is_device = re.split("[.:]", last)[0].strip().lower() in RESERVED
+    return is_device or any(f"{place}/".startswith(roots) for place in places)
 
 
 def rooted(config: TrainConfig) -> TrainConfig:

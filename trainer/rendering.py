@@ -76,10 +76,14 @@ def start(folder: Path, arguments: list[str]) -> subprocess.Popen[bytes]:
     place = ProcessFolder(folder)
     if place.is_running():
         raise S4SError("A comparison is already being rendered. Wait for it or stop it.")
-    folder.mkdir(parents=True, exist_ok=True)
-    place.write_state(RenderingState(STARTING))
-    (folder / LOG).write_bytes(b"")
-    process = place.start(trainer_command("render", *arguments, f"--out={folder}"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        place.write_state(RenderingState(STARTING))
+        (folder / LOG).unlink(missing_ok=True)
+        process = place.start(trainer_command("render", *arguments, f"--out={folder}"))
+    except OSError as error:
+        reason = error.strerror or error
+        raise S4SError(f"Could not render in {folder}: {reason}. Delete it.") from error
     _started[folder] = process
     return process
 

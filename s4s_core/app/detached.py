@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import subprocess
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from typing import Any, TypeVar
 from ..atomic import write_atomic
 from ..errors import short
 from ..lock import Lock, holder
+from ..regular import read_end, read_whole
 from .checks import parse_json, record
 from .estimate import size
 from .processes import end_tree, start_detached
@@ -94,9 +94,7 @@ class ProcessFolder:
     def read_state(self, kind: type[T]) -> T:
         """Return what state.json holds; raise OSError or ValueError if it cannot be read or does
         not fit the dataclass `kind`."""
-        data = self.read_end(STATE, _LARGEST_STATE + 1)
-        if len(data) > _LARGEST_STATE:
-            raise ValueError("it is too large")
+        data = read_whole(self.path / STATE, _LARGEST_STATE)
         return record(kind, parse_json(data), ValueError)
 
     def write_state(self, state: Any) -> None:
@@ -119,17 +117,7 @@ class ProcessFolder:
     def log_tail(self, lines: int = 40) -> str:
         """Return the end of what the process printed."""
         try:
-            text = self.read_end(LOG, _LONGEST_LOG).decode("utf-8", "replace")
+            text = read_end(self.path / LOG, _LONGEST_LOG).decode("utf-8", "replace")
         except OSError:
             return ""
         return "\n".join(text.splitlines()[-lines:])
-
-    def read_end(self, name: str, most: int) -> bytes:
-        """Return at most the last bytes of a file of the folder; raise OSError if it is not one,
-        for example a pipe, which would block."""
-        path = self.path / name
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise OSError(f"{name} is not a file")
-        with open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
-            return file.read(most)

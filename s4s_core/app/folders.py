@@ -191,7 +191,11 @@ PLAIN_STEM = "solver"
 MAX_STEM, MAX_STEM_BYTES = 80, 200
 """The longest stem. A name may have 255 bytes, and a number and a suffix follow the stem."""
 
-_RESERVED = {"con", "prn", "aux", "nul", *(p + n for p in ("com", "lpt") for n in "123456789¹²³")}
+RESERVED = {"con", "prn", "aux", "nul", "conin$", "conout$"} | {
+    f"{port}{n}" for port in ("com", "lpt") for n in "0123456789¹²³"
+}
+"""Names of devices on Windows, in lower case, in any folder and with any ending."""
+
 _REFUSED = (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)
 """How a file system refuses a name."""
 
@@ -200,7 +204,7 @@ def safe_stem(stem: object) -> str:
     """Return a file name without suffix that is valid on every operating system."""
     safe = _cut("".join(c if c.isalnum() or c in "-_.+ " else "-" for c in str(stem)))
     device, dot, rest = safe.partition(".")
-    if device.rstrip().lower() in _RESERVED:
+    if device.rstrip().lower() in RESERVED:
         safe = _cut(f"{device}_{dot}{rest}")
     return safe or PLAIN_STEM
 

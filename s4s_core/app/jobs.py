@@ -14,8 +14,8 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Annotated, Any
 from ..atomic import write_atomic
 from ..errors import JobError, short
 from ..lock import holder
+from ..regular import open_regular, read_end, read_whole
 from . import processes
 from .checks import between, one_of, parse_json, record
 from .detached import STATE as STATE
@@ -126,8 +127,9 @@ class Job(ProcessFolder):
             raise JobError(f"Could not read {file}: {_reason(error)}. Delete the job.") from None
 
     def save(self, state: JobState) -> None:
-        """Replace the job's state; the caller holds its lock."""
-        self.write_state(state)
+        """Replace the job's state, or raise JobError; the caller holds its lock."""
+        with _explained(f"Could not write {self.path / STATE}"):
+            self.write_state(state)
 
     def view(self) -> JobView:
         """Return the job as people see it; a damaged one says why."""
@@ -164,7 +166,7 @@ class Job(ProcessFolder):
     def config_text(self) -> str:
         """Return the job's config as TOML; raise JobError if it cannot be read."""
         try:
-            return self.read_end(CONFIG, _LARGEST_CONFIG).decode()
+            return read_whole(self.path / CONFIG, _LARGEST_CONFIG).decode()
         except (OSError, ValueError) as error:
             raise JobError(f"Could not read {self.path / CONFIG}: {_reason(error)}.") from None
 
@@ -185,7 +187,7 @@ class Job(ProcessFolder):
         left an unfinished line."""
         objects = []
         with suppress(OSError):
-            for line in self.read_end(METRICS, most).splitlines():
+            for line in read_end(self.path / METRICS, most).splitlines():
                 with suppress(ValueError):
                     objects.append(parse_json(line))
         return [each for each in objects if isinstance(each, dict)]
@@ -205,7 +207,7 @@ class Job(ProcessFolder):
         A job that is over stays as it is. What it has learned is kept, so it can be resumed.
         """
         self.state()  # raises JobError if the job is damaged
-        with self.lock() as lock:
+        with _explained(f"Could not cancel job {self.id}"), self.lock() as lock:
             deadline = time.monotonic() + STOP_SECONDS
             while not lock.take(wait=0.1):
                 pid, state = self.holder(), self.state()
@@ -222,7 +224,7 @@ class Job(ProcessFolder):
     def resume(self, start: bool = True) -> None:
         """Queue the job again after it was cancelled, failed or interrupted."""
         self.state()  # raises JobError if the job is damaged
-        with self.lock() as lock:
+        with _explained(f"Could not resume job {self.id}"), self.lock() as lock:
             taken, state = lock.take(), self.state()
             if not taken or state.status not in RESUMABLE:
                 raise JobError(f"Job {self.id} is {state.status}: there is nothing to resume.")
@@ -244,11 +246,13 @@ class Job(ProcessFolder):
     def delete(self) -> None:
         """Stop the job and remove its folder; a solver that it saved stays."""
         if self.view().status in OPEN:
-            self.cancel()
-        try:
+            try:
+                self.cancel()
+            except JobError:
+                if self.is_running():
+                    raise
+        with _explained(f"Could not delete {self.path}"):
             self.path.rename(jobs_home() / f".old-{self.id}")
-        except OSError as error:
-            raise JobError(f"Could not delete {self.path}: {_reason(error)}.") from error
         empty_trash()
 
 
@@ -260,6 +264,15 @@ def empty_trash() -> None:
         else:
             with suppress(OSError):
                 trash.unlink()
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Turn an OSError into a JobError that says what could not be done."""
+    try:
+        yield
+    except OSError as error:
+        raise JobError(f"{what}: {_reason(error)}.") from error
 
 
 def _metric(values: dict[str, Any]) -> Metric | None:
@@ -286,10 +299,10 @@ def job_ids() -> list[str]:
     return sorted(filter(_ID.fullmatch, names), reverse=True)
 
 
-def list_jobs(most: int | None = None) -> list[JobView]:
-    """Return views of the newest jobs, the newest first."""
+def list_jobs() -> list[JobView]:
+    """Return views of all jobs, newest first."""
     views = []
-    for id in job_ids()[:most]:
+    for id in job_ids():
         with suppress(JobError):  # deleted meanwhile
             views.append(Job(id).view())
     return sorted(views, key=lambda view: (view.created, view.id), reverse=True)
@@ -317,14 +330,12 @@ def add_job(
         result=None,
         start=_start_of(id),
     )
-    try:
+    with _explained(f"Could not save the job in {jobs_home()}"):
         folder = jobs_home() / f".new-{id}"  # renamed when complete, so nobody sees half a job
         folder.mkdir(parents=True)
         write_atomic(folder / CONFIG, config.encode())
         ProcessFolder(folder).write_state(state)
         folder.rename(jobs_home() / id)
-    except OSError as error:
-        raise JobError(f"Could not save the job in {jobs_home()}: {_reason(error)}.") from error
     if start:
         ensure_runner()
     return Job(id)
@@ -362,6 +373,8 @@ def ensure_runner() -> None:
 
     It outlives its parent. Starting two at once is harmless: one finds the lock taken and ends.
     """
-    jobs_home().mkdir(parents=True, exist_ok=True)
-    if not runner_is_alive():
-        start_detached(trainer_command("queue"), jobs_home() / RUNNER_LOG)
+    with _explained(f"Could not start the queue in {jobs_home()}"):
+        jobs_home().mkdir(parents=True, exist_ok=True)
+        if not runner_is_alive():
+            os.close(open_regular(jobs_home() / RUNNER_LOCK, os.O_RDWR | os.O_CREAT))
+            start_detached(trainer_command("queue"), jobs_home() / RUNNER_LOG)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ..regular import open_regular
 from .folders import CHECKOUT
 
 DETACHED_IN: Path | None = None
@@ -61,7 +62,8 @@ def lead_group() -> None:
 def end_tree(pid: int) -> None:
     """Kill a process that leads a group, and everything it has started."""
     if sys.platform == "win32":
-        line = ["taskkill", "/T", "/F", "/PID", str(pid)]
+        tools = Path(os.environ.get("SYSTEMROOT", r"C:\Windows")) / "System32"  # not from the cwd
+        line = [str(tools / "taskkill.exe"), "/T", "/F", "/PID", str(pid)]
         subprocess.run(line, capture_output=True, creationflags=subprocess.CREATE_NO_WINDOW)
         return
     with suppress(ProcessLookupError):
@@ -84,12 +86,13 @@ def start_detached(
     """Start a process that outlives this one; its output is appended to the file `log`.
 
     It works in `folder` (DETACHED_IN or the current folder by default), with `environment` added
-    to this process's variables.
+    to this process's variables. Raise OSError if it cannot be started or its log not written.
     """
     flags = no_window()
     if sys.platform == "win32":
         flags |= subprocess.CREATE_NEW_PROCESS_GROUP
-    with open(log, "ab") as output:
+    handle = open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with os.fdopen(handle, "ab") as output:
         return subprocess.Popen(
             list(command),
             cwd=folder or DETACHED_IN,

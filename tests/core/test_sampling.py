@@ -216,6 +216,8 @@ def test_dtypes(dtype):
         (lambda x: x[:, :1], r"shape \(2, 1\) for an input of shape \(2, 3\)"),
         (lambda x: x.numpy(), "a ndarray"),
         (lambda x: x.long(), "a tensor of torch.int64"),
+        (lambda x: x.to_sparse(), "a tensor of the layout torch.sparse_coo"),
+        (lambda x: torch.nested.nested_tensor(list(x)), "a nested tensor"),
     ],
 )
 def test_a_wrong_answer_is_a_model_error(answer, message):

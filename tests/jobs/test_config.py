@@ -285,7 +285,7 @@ def test_the_command_line_changes_a_file(tmp_path):
 REMOTE = (
     *(r"\\server\share\x.safetensors", "//server/share/x", r"\\.\pipe\x", r"\\?\UNC\s\x", r"\/s/x"),
     *(r"\??\UNC\server\x", "/dev/zero", "/tmp/../dev/zero", "/proc/self/mem", "CON", "C:\\nul.txt"),
-    *("NUL.safetensors", "a/COM1", "lpt9:", "aux .x", "C:/x/CONIN$"),
+    *("NUL.safetensors", "a/COM1", "lpt9:", "aux .x", "C:/x/CONIN$", "C:NUL", "x/lpt0", "/net/h/x"),
 )
 LOCAL = (
     "/models/x",
@@ -296,6 +296,17 @@ LOCAL = (
     "nullable.safetensors",
     "/device/x",
 )
+
+
+def test_a_link_to_a_device_needs_consent(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        os.symlink("/dev", "sub")
+    except OSError:
+        pytest.skip("this system makes no links")
+    Path("shared.toml").write_text('[model]\nkind = "diffusers"\npath = "sub/zero"\n')
+    with pytest.raises(ConfigError, match="on a network or a device"):
+        parse("--config", "shared.toml")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-import stat
+from contextlib import suppress
 from dataclasses import asdict, fields
 
 import pytest
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from s4s_core.app import detached
 from s4s_core.app import jobs as store
-from s4s_core.app.detached import LOG, STATE
+from s4s_core.app.detached import LOCK, LOG, STATE
 from s4s_core.app.folders import jobs_home
 from s4s_core.app.jobs import CONFIG, METRICS, JobState, list_jobs
 from s4s_core.app.progress import Metric
-from s4s_core.errors import JobError
+from s4s_core.errors import JobError, S4SError
 from trainer import rendering
 from trainer.cli import main
 from trainer.config import TrainConfig
@@ -32,6 +32,7 @@ ODD = JSON | st.sampled_from([v for v in ODD_VALUES if not isinstance(v, bytes) 
 DEEP = b'{"name":' * 100_000
 RAW = [b"", b"{", b"[]", b"null", b"5", b"\xff\xfe", b"[" * 100_000, DEEP, b"9" * 5000, b'"x"']
 
+ENSURE_RUNNER = store.ensure_runner
 FUZZ = settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
 
 
@@ -132,6 +133,55 @@ def test_a_comparison_of_any_types_is_shown_or_refused(name, value):
         rendering.stop(folder)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
+@pytest.mark.parametrize("name", [LOG, LOCK, STATE, METRICS, "samples/1.png"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda p: os.symlink("/dev/zero", p)])
+def test_a_pipe_a_device_or_a_folder_in_place_of_a_file_stops_nothing(capsys, name, make):
+    """Neither the lists nor the queue nor a deletion: nothing waits, and nothing is read on."""
+    from trainer.panel import jobs
+
+    bad, good = add(), add()
+    (bad.path / "samples").mkdir()
+    (bad.path / name).unlink(missing_ok=True)
+    make(bad.path / name)
+    assert show_all(capsys)[good.id].status == "queued"
+    assert len(jobs.refresh({}, bad.id)) == 10
+    for action in (bad.cancel, bad.resume):
+        with suppress(JobError):
+            action()
+    runner.run_queue()
+    assert good.view().status == "failed"  # its turn came
+    bad.delete()
+    assert [view.id for view in list_jobs()] == [good.id]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
+@pytest.mark.parametrize("name", [store.RUNNER_LOCK, store.RUNNER_LOG])
+def test_a_queue_that_cannot_start_is_an_error(name):
+    add()
+    (jobs_home() / name).mkdir()
+    with pytest.raises(JobError, match="Could not start the queue"):
+        ENSURE_RUNNER()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
+def test_a_comparison_whose_files_are_none_is_an_error():
+    from trainer.panel import compare
+
+    folder = rendering.compare_home()
+    folder.write_bytes(b"a file")
+    with pytest.raises(S4SError, match="Could not render in"):
+        rendering.start(folder, [])
+    folder.unlink()
+    folder.mkdir()
+    picture = rendering.RenderedPicture("x", 1, 0.5)
+    done = dict.fromkeys(rendering.PICTURES, picture)
+    rendering.ProcessFolder(folder).write_state(rendering.RenderingState("Done.", 1.0, done=done))
+    for name in rendering.PICTURES:
+        os.mkfifo(folder / f"{name}.png")
+    assert "<img" not in compare.refresh({}, None, None)[3]
+
+
 def hostile_jobs():
     """Fill the folder of jobs with entries that are no jobs; return the ids among them."""
     home, ids = jobs_home(), [f"20200101-00000{n}-abcdef" for n in range(7)]
@@ -189,18 +239,16 @@ def test_a_folder_that_cannot_be_listed_says_so(monkeypatch, capsys):
 
 
 def test_a_state_that_cannot_be_read_is_named(monkeypatch, capsys):
-    bad, good, regular = add(), add(), stat.S_ISREG
+    bad, good, read = add(), add(), detached.read_whole
 
-    def refuse(path, *rest):
-        if str(path) == str(bad.path / STATE):
+    def refuse(path, most):
+        if path == bad.path / STATE:
             raise PermissionError(errno.EACCES, "Permission denied")
-        return real(path, *rest)
+        return read(path, most)
 
-    real = os.stat
-    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(detached, "read_whole", refuse)
     views = show_all(capsys)
     assert "Permission denied" in views[bad.id].error and views[good.id].status == "queued"
-    assert regular(real(bad.path / STATE).st_mode)
 
 
 # Full disks

@@ -12,6 +12,7 @@ from panels import FORM, REFUSED, Panel, event_of, files_of, form
 from s4s_core.demo import SOLVERS
 from trainer.config import TrainConfig
 from trainer.jobs import queue_job
+from trainer.panel import compare
 from trainer.panel.server import is_allowed, is_own_host
 
 LARGE = b"A" * 3_000_000
@@ -176,6 +177,18 @@ def test_an_upload_that_is_large_or_no_solver_is_not_kept(panel, name, data):
         assert not success
     assert files_of(panel.home) == before
     assert not list(panel.home.parent.glob("*evil*")) and not Path("/etc/evil.safetensors").exists()
+
+
+def test_a_mistake_of_the_user_prints_nothing(panel):
+    """It is shown on the page; the terminal is for faults of the panel."""
+    before, events = len(panel.lines), panel.config()["dependencies"]
+    upload = event_of(panel.config(), "Solver file", "upload")
+    assert "Choose a file" in panel.join(upload["id"], [None])[1]
+    given = ["demo", "", None, None, 0, 4, "", next(iter(compare.CLASSICAL)), "", 0, 0, 0]
+    given += ["auto", False]
+    (render,) = (d for d in events if d["queue"] and len(d["inputs"]) == len(given))
+    assert "Choose a solver" in panel.join(render["id"], given)[1]
+    assert "".join(panel.lines[before:]) == ""
 
 
 FILE = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}

@@ -9,13 +9,23 @@ import torch
 from job_models import latents
 from PIL import Image
 
-from s4s_core import SolverPack, fit, load_solver, sample, save_solver, teacher
+from s4s_core import (
+    SolverPack,
+    classical_table,
+    fit,
+    load_solver,
+    sample,
+    save_solver,
+    schedule,
+    teacher,
+)
 from s4s_core.candidates import named_solver
 from s4s_core.demo import SOLVERS
+from s4s_core.errors import TableError
 from tools.bench import engine, training
 from trainer import comparison, rendering, results
 from trainer.cli import build_parser, main
-from trainer.commands import bench
+from trainer.commands import bench, compare
 from trainer.comparison import Comparison, Score, most_different
 from trainer.models import ModelChoice, open_model
 from trainer.results import FRESH_SEED
@@ -238,6 +248,20 @@ def test_the_teacher_that_a_run_chose_is_made_again(config):
 def test_a_file_without_a_teacher_has_the_default_one(said):
     model = latents(None)
     assert recorded({"config": said}, model) == (teacher.default_teacher(model), [])
+
+
+def test_a_file_of_many_tables_is_compared_in_part(capsys):
+    """Anyone may have written it; whoever names a step count gets it."""
+    sigmas = {nfe: schedule("edm", nfe, latents(None)) for nfe in (*range(1, 20), 101, 300)}
+    tables = [classical_table("euler", nodes, order=1, space="ve") for nodes in sigmas.values()]
+    pack = SolverPack.of(*tables)
+    assert list(compare.chosen(pack, ())) == list(range(1, 13))
+    assert "9 step counts of the file are not compared" in capsys.readouterr().err
+    assert compare.chosen(pack, [300]) == [300]
+    with pytest.raises(TableError, match="Name one with --nfe"):
+        compare.chosen(SolverPack.of(*tables[-2:]), ())
+    with pytest.raises(TableError):
+        compare.chosen(pack, [50])
 
 
 UNTRUSTED = [

@@ -39,8 +39,11 @@ imaginary-old>=2.0; python_version < "3.10"
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A folder with install.py, a requirements file and a fake pip."""
+    """A folder with install.py and what it imports, a requirements file and a fake pip."""
     shutil.copy(ROOT / "install.py", tmp_path)
+    (tmp_path / "trainer").mkdir()
+    for name in ("__init__.py", "__main__.py"):
+        shutil.copy(ROOT / "trainer" / name, tmp_path / "trainer")
     (tmp_path / "requirements.txt").write_text(REQUIREMENTS)
     (tmp_path / "host").mkdir()
     (tmp_path / "host" / "pip.py").write_text("raise SystemExit('imported from the host folder')")
@@ -79,4 +82,6 @@ def test_a_failed_installation_is_reported(checkout):
     assert code == 3 and "installation failed" in output and "Traceback" not in output
     source = (ROOT / "install.py").read_text()
     imported = re.findall(r"^(?:import|from) (\w+)", source, re.MULTILINE)
-    assert imported and set(imported) <= set(sys.stdlib_module_names)
+    source = (ROOT / "trainer" / "__main__.py").read_text()
+    imported += re.findall(r"^(?:import|from) (\w+)", source, re.MULTILINE)
+    assert imported and set(imported) - {"trainer"} <= set(sys.stdlib_module_names)

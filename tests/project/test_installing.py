@@ -50,8 +50,7 @@ def test_in_a_webui_the_own_environment_is_named_until_it_runs(monkeypatch, tmp_
         extras.import_extras("diffusers")
 
 
-def test_a_job_without_a_module_names_its_python_and_promises_nothing(capsys):
-    reason = worker._reason(
-        ModuleNotFoundError("No module named 'sentencepiece'", name="sentencepiece")
-    )
+def test_a_job_without_a_module_names_its_python_and_promises_nothing(tmp_path):
+    error = ModuleNotFoundError("No module named 'sentencepiece'", name="sentencepiece")
+    reason = worker._reason(error, tmp_path)
     assert sys.executable in reason and "'sentencepiece'" in reason and "s4s.py" not in reason

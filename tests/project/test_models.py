@@ -154,7 +154,7 @@ def test_a_function_of_the_users_from_a_file_or_a_module(mine, tmp_path, monkeyp
         ("broken", "raised ZeroDivisionError: division by zero"),
         ("unhandy", "raised TypeError: unhandy"),
         ("odd", "sigma_max must be > sigma_min \\(20\\), not 10"),
-        ("endless", "sigma_min must be a number > 0, not 0"),
+        ("endless", "sigma_min must be a number > 0 and at most 1e9, not 0"),
         ("spaceless", "space must be one of ve, flow, not 'vp'"),
         ("nameless", "name must be text, not 5"),
         ("unknown", "about must be a mapping .*, not {'cfg': 7}"),

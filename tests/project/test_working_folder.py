@@ -15,6 +15,7 @@ from panels import Panel
 from s4s_core.app.folders import DEMO_SOLVER, solver_files
 from s4s_core.app.jobs import list_jobs
 from s4s_core.app.processes import trainer_command
+from s4s_core.errors import shell_line
 from trainer.config import TrainConfig, to_toml
 from trainer.jobs import queue_job
 from trainer.models import ModelChoice
@@ -90,8 +91,23 @@ def test_s4s_py(traps):
 def test_empty_parts_of_the_python_path(tmp_path):
     """As `export PYTHONPATH=$PYTHONPATH:/x` leaves them: they stand for the working folder."""
     traps = Traps(tmp_path, NAMES - startup_modules("-c"))
-    for command in ([sys.executable, ROOT / "s4s.py", *INSPECT], trainer_command(*INSPECT)):
-        assert "NFE 5" in traps.run(command, PYTHONPATH=f"{os.pathsep}.")
+    other = tmp_path / "by another name"
+    other.symlink_to(traps.folder)
+    for path in (f"{os.pathsep}.", f"{other}{os.pathsep}{traps.folder}/"):
+        for command in ([sys.executable, ROOT / "s4s.py", *INSPECT], trainer_command(*INSPECT)):
+            assert "NFE 5" in traps.run(command, PYTHONPATH=path)
+        traps.run([sys.executable, ROOT / "install.py"], PYTHONPATH=path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not delete a working folder")
+def test_a_working_folder_that_was_deleted_is_an_error(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    for command in ([sys.executable, str(ROOT / "s4s.py"), *INSPECT], trainer_command(*INSPECT)):
+        script = f"cd {gone} && rmdir {gone} && {shell_line(command)}; mkdir {gone}"
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+        assert "was deleted. Change to another one." in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_python_m_trainer(tmp_path):

@@ -2,13 +2,25 @@
 
 import json
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from s4s_core.errors import TableError
+
+if TYPE_CHECKING:
+    from s4s_core import SolverPack
+
+MOST_TABLES = 12
+"""Step counts that are compared unless more are named."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     from ..arguments import add_solver_arguments
 
     add_solver_arguments(parser, count=32, out="compare.png")
-    parser.add_argument("--nfe", default="", help="model calls (default: all in the file)")
+    parser.add_argument(
+        "--nfe", default="", help=f"model calls (default: all in the file, at most {MOST_TABLES})"
+    )
     parser.add_argument("--json", action="store_true", help="print the errors as JSON")
 
 
@@ -24,9 +36,7 @@ def run(args: Namespace) -> int:
     check_folder("--out", args.out)
     choice = model_from_args(args)
     pack = load_solver(args.solver or bundled_solver(choice.kind))
-    nfes = parse_counts("--nfe", args.nfe) if args.nfe else pack.nfes
-    for nfe in nfes:
-        pack[nfe]  # raises TableError for a missing one before the work starts
+    nfes = chosen(pack, parse_counts("--nfe", args.nfe) if args.nfe else ())
     model = open_model(choice)
     warn(check_fit(pack, model))
     teacher = recorded_teacher(pack, model, lambda warning: warn([warning]))
@@ -40,3 +50,25 @@ def run(args: Namespace) -> int:
     else:
         print(errors_text(errors) + (f"\nPicture: {picture}" if picture else ""))
     return 0
+
+
+def chosen(pack: "SolverPack", named: Sequence[int]) -> Sequence[int]:
+    """Return the step counts to compare: those named, or the file's.
+
+    Anyone may have written the file. A classical solver of a thousand calls takes long to make, and
+    every step count is compared with all of them.
+    """
+    from ..config import MOST_NFE
+    from ..progress import warn
+
+    for nfe in named:
+        pack[nfe]  # raises TableError if the file has none
+    if named:
+        return named
+    nfes = [nfe for nfe in pack.nfes if nfe <= MOST_NFE][:MOST_TABLES]
+    if not nfes:
+        raise TableError(f"Every step count of the file is above {MOST_NFE}. Name one with --nfe.")
+    if len(nfes) < len(pack.nfes):
+        left = len(pack.nfes) - len(nfes)
+        warn([f"{left} step counts of the file are not compared. Name them with --nfe."])
+    return nfes

@@ -32,40 +32,46 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    packs, errors = load_all(args.files)
-    if args.page and len(packs) + len(errors) > 1:
+    from s4s_core.solver_file import load_solver
+
+    files, errors = find_files(args.files)
+    if args.page and len(files) + len(errors) > 1:
         raise S4SError("--page takes one solver file only.")
-    if packs and args.page:
-        save_page(args.page, *packs[0])
-    if packs and args.json:
-        print(json.dumps([as_data(file, pack) for file, pack in packs], indent=2))
-    elif packs:
-        print("\n\n".join(as_text(file, pack) for file, pack in packs))
+    entries = []
+    for file in files:
+        try:
+            pack = load_solver(file)
+        except SolverFileError as fault:
+            errors.append(str(fault))
+            continue
+        if args.page:
+            save_page(args.page, file, pack)
+        if args.json:
+            entries.append(as_data(file, pack))
+        else:
+            print(as_text(file, pack), end="\n\n" if len(files) > 1 else "\n", flush=True)
+    if entries:
+        print(json.dumps(entries, indent=2))
     for error in errors:
         print(f"error: {error}", file=sys.stderr)
     return 1 if errors else 0
 
 
-def load_all(given: Iterable[str]) -> "tuple[list[tuple[str, SolverPack]], list[str]]":
-    """Load files, and those in folders; return the packs by file, and what is wrong with others."""
+def find_files(given: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the files that are named, and those in folders; and why others cannot be listed."""
     from s4s_core.app.folders import list_folders
-    from s4s_core.solver_file import load_solver
 
-    packs, errors = [], []
+    files, errors = [], []
     for path in given:
-        files = [path]
-        if os.path.isdir(path):
-            found = list_folders([Path(path)])
-            files = list(map(str, found.files.values()))
-            errors += [visible(f"{path}: {name}: {why}") for name, why in found.faults.items()]
-            if not (files or found.faults):
-                errors.append(visible(f"{path}: There are no solver files."))
-        for file in files:
-            try:
-                packs.append((file, load_solver(file)))
-            except SolverFileError as error:
-                errors.append(str(error))
-    return packs, errors
+        if not os.path.isdir(path):
+            files.append(path)
+            continue
+        found = list_folders([Path(path)])
+        files += map(str, found.files.values())
+        errors += [visible(f"{path}: {name}: {why}") for name, why in found.faults.items()]
+        if not (found.files or found.faults):
+            errors.append(visible(f"{path}: There are no solver files."))
+    return files, errors
 
 
 def save_page(path: str, file: str, pack: "SolverPack") -> None:

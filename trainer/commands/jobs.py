@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from s4s_core.app.jobs import Job, JobView
+from s4s_core.errors import visible
 
 from .inspect import score_lines
 
@@ -95,4 +96,4 @@ def _details(view: JobView, job: Job) -> Iterator[str]:
         yield f"At most {duration(view.eta)} left"
     if view.error:
         yield f"Exit code {view.exit_code}. The end of the log:"
-        yield job.log_tail()
+        yield from (visible(line.expandtabs()) for line in job.log_tail().splitlines())

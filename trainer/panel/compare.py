@@ -9,6 +9,7 @@ import gradio as gr
 
 from s4s_core.app.folders import DEMO, DEMO_SOLVER, find_solver, solver_files
 from s4s_core.errors import S4SError
+from s4s_core.regular import read_whole
 from s4s_core.solver_file import load_unchanged
 
 from .. import rendering
@@ -198,7 +199,7 @@ def pictures_markup(done: Mapping[str, RenderedPicture]) -> str:
     images = {}
     for name in PICTURES:
         try:
-            data = (compare_home() / f"{name}.png").read_bytes()
+            data = read_whole(compare_home() / f"{name}.png", markup.MOST_PICTURE)
         except OSError:
             continue
         if name in done:

@@ -15,6 +15,10 @@ from s4s_core.errors import S4SError
 MAJOR = int(gr.__version__.partition(".")[0])
 _JS = "_js" if MAJOR < 4 else "js"
 
+_SILENT: dict[str, Any] = {"print_exception": False}
+_QUIET = _SILENT if "print_exception" in inspect.signature(gr.Error).parameters else {}
+"""A mistake of the user is no matter for the terminal, where Gradio can be told so."""
+
 UNCHANGED: Any = gr.update()
 """What an event returns for a component that stays the same."""
 
@@ -70,7 +74,7 @@ def _show_errors(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*arguments)
         except S4SError as error:
-            raise gr.Error(escape(str(error), quote=False)) from None
+            raise gr.Error(escape(str(error), quote=False), **_QUIET) from None
 
     return wrapper
 

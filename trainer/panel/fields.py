@@ -61,7 +61,7 @@ def path_field(kind: Any) -> Any:
         label="Checkpoint",
         info="Choose a .safetensors file, or enter the full path of one or of a diffusers folder.",
     )
-    on(kind.change, lambda kind: gr.update(visible=kind in PATHS), kind, field, quiet=True)
+    on(kind.change, lambda kind: gr.update(visible=kind in list(PATHS)), kind, field, quiet=True)
     return field
 
 

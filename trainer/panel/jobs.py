@@ -20,6 +20,7 @@ from s4s_core.app.jobs import (
 )
 from s4s_core.app.progress import Metric
 from s4s_core.errors import JobError
+from s4s_core.regular import read_whole
 
 from ..jobs import job_solver
 from . import PanelHost, markup
@@ -92,7 +93,7 @@ def restart_queue(host: PanelHost | None) -> None:
 
 def job_choices() -> list[tuple[str, str]]:
     """Return (text, id) of the newest jobs."""
-    return [(f"{view.name} · {view.status}", view.id) for view in list_jobs(MOST_JOBS)]
+    return [(f"{view.name} · {view.status}", view.id) for view in list_jobs()[:MOST_JOBS]]
 
 
 def refresh(shown: Shown, chosen: Any) -> list[Any]:
@@ -150,7 +151,7 @@ def _file_signature(path: Path | None) -> Any:
 def samples_card(path: Path | None) -> str:
     """Return the newest sheet of samples as a card."""
     try:
-        data = path.read_bytes() if path else b""
+        data = read_whole(path, markup.MOST_PICTURE) if path else b""
     except OSError:
         data = b""
     return markup.samples_card(data) if data else ""

@@ -8,6 +8,9 @@ from s4s_core.app.description import TITLES, Measure, SolverDescription
 from s4s_core.app.jobs import JobView
 from s4s_core.app.progress import duration
 
+MOST_PICTURE = 64 << 20
+"""Bytes of the largest picture that the page shows."""
+
 RUN = "/s4s-run"
 """Where the panel's own server says which run of it answers."""
 
