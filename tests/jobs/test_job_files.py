@@ -156,6 +156,15 @@ def test_a_pipe_a_device_or_a_folder_in_place_of_a_file_stops_nothing(capsys, na
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
+def test_no_link_is_followed(tmp_path):
+    """What it leads to may block, like /proc/kmsg, which claims to be an empty file."""
+    job = add()
+    (tmp_path / "other").write_text("not of this job")
+    (job.path / LOG).symlink_to(tmp_path / "other")
+    assert job.log_tail() == ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
 @pytest.mark.parametrize("name", [store.RUNNER_LOCK, store.RUNNER_LOG])
 def test_a_queue_that_cannot_start_is_an_error(name):
     add()

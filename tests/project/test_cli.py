@@ -34,14 +34,27 @@ def test_exit_codes(monkeypatch, capsys, error, code, message):
     assert cli.main(["fake"]) == code and capsys.readouterr().err == message
 
 
-@pytest.mark.parametrize("raised", ["1 / 0", "raise OSError('\\x1b[2J\\x07gone')"])
+MODEL = """
+class Model:
+    space, sigma_min, sigma_max, shape = "ve", 0.1, 80.0, (2,)
+    def denoise(self, x, sigma, cond=None):
+        RAISED
+
+def make(choice):
+    return Model()
+"""
+
+
+@pytest.mark.parametrize("raised", ["1 / 0", r"raise OSError('\x1b[2J\x07gone')"])
 def test_an_unexpected_error_says_where_and_ends_in_a_sentence(tmp_path, capsys, raised):
     """As in a model's own code, whose words must not reach the terminal raw."""
-    (tmp_path / "mine.py").write_text(f"def make():\n    {raised}\n")
-    assert cli.main(["sample", "--model", f"python:{tmp_path / 'mine.py'}:make"]) == 1
+    (tmp_path / "mine.py").write_text(MODEL.replace("RAISED", raised))
+    model = ["--model", f"python:{tmp_path / 'mine.py'}:make", "--nfe", "4"]
+    assert cli.main(["train", *model, "--out", str(tmp_path / "x.safetensors")]) == 1
     said = capsys.readouterr().err
-    *_, last = said.splitlines()
-    assert last.startswith("error: ") and "\x1b" not in said and "\x07" not in said
+    *where, last = said.splitlines()
+    assert last.startswith("error: Unexpected ") and any("in denoise" in line for line in where)
+    assert "\x1b" not in said.replace("\x1b[K", "") and "\x07" not in said
 
 
 def test_a_reader_that_leaves_early_is_not_an_error():
