@@ -88,14 +88,15 @@ def job_card(view: JobView, solver: SolverDescription | None = None) -> str:
         line.append(f"{duration(view.eta)} left")
     if view.calls:
         line.append(f"{view.calls:,} model calls")
-    nfes = ", ".join(map(str, view.nfes))
+    trained = f"{view.model}, {', '.join(map(str, view.nfes))} steps" if view.nfes else ""
+    message = "" if view.message == view.error else view.message or ""  # shown once
     parts = [
         f'<div class="s4s-head"><h2>{escape(view.name)}</h2>'
         f'<span class="s4s-chip s4s-{status}">{status}</span>'
-        f'<span class="s4s-faint">{escape(f"{view.model}, {nfes} steps")}</span></div>',
+        f'<span class="s4s-faint">{escape(trained)}</span></div>',
         bar(view.progress, view.status),
         f"<div><b>{escape(' · '.join(line))}</b> "
-        f'<span class="s4s-faint">{escape(view.message or "")}</span></div>',
+        f'<span class="s4s-faint">{escape(message)}</span></div>',
     ]
     if view.error:
         code = "" if view.exit_code is None else f" (exit code {view.exit_code})"
