@@ -278,7 +278,8 @@ CSS = """
 
 TICK = """
 () => {
-  const ask = () => fetch("@RUN@").then((answer) => answer.text()).catch(() => null);
+  const ask = () => fetch(".@RUN@")  // relative: a proxy may show the panel below another path
+    .then((answer) => answer.ok ? answer.text() : null).catch(() => null);
   clearInterval(window.s4sTick);
   window.s4sTick = setInterval(async () => {
     const panel = document.querySelector("#s4s-panel");
