@@ -1,6 +1,8 @@
 """Sharing work between processes under torchrun."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -18,18 +20,24 @@ def is_first() -> bool:
     return rank_and_world()[0] == 0
 
 
-def join() -> None:
-    """Join the other processes that torchrun started; do nothing outside torchrun."""
-    if (
-        dist.is_available()
-        and not dist.is_initialized()
-        and int(os.environ.get("WORLD_SIZE", 1)) > 1
-    ):
-        # Most of what is shared is in main memory, which NCCL alone cannot send.
-        gpu = torch.cuda.is_available() and dist.is_nccl_available()
-        dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
+@contextmanager
+def joined() -> Iterator[None]:
+    """Work with the other processes that torchrun started; do nothing outside torchrun.
+
+    The group is left at the end: a process that exits with its threads running aborts.
+    """
+    if not dist.is_available() or int(os.environ.get("WORLD_SIZE", 1)) < 2:
+        yield
+        return
+    # Most of what is shared is in main memory, which NCCL alone cannot send.
+    gpu = torch.cuda.is_available() and dist.is_nccl_available()
+    dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
+    try:
         if gpu:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def gather(local: torch.Tensor, count: int) -> torch.Tensor:

@@ -19,38 +19,36 @@ OPTIONS = {"samples": 9, "validation": 5, "held_out": 4, "budget": 2500}
 
 # What each process runs; torchrun would set the same variables.
 WORKER = """
-import json, os, sys
+import json, sys
 import torch
 import torch.distributed as dist
+import s4s_core.training.fit as fit
 from learners import Counted, changed, small, task_of, tiny_fit
 from s4s_core import save_solver
 from s4s_core.candidates import squared_errors
-from s4s_core.training.distributed import join
+from s4s_core.training.distributed import joined
 
 torch.set_num_threads(1)
 folder, method, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-join()
-rank, events, saves = dist.get_rank(), [], []
-
-import s4s_core.training.fit as fit
-write = fit.save_state
+events, saves, write = [], [], fit.save_state
 fit.save_state = lambda *a: (saves.append(1), write(*a))
-
 inner = small()
 counted = Counted(inner.denoise)
 model = changed(inner, denoise=counted)
-result = tiny_fit(model, 4, method, callback=events.append, state=f"{folder}/run", **options)
-save_solver(f"{folder}/{rank}.safetensors", result.pack)
 
-task = task_of(inner)  # fewer pairs than processes: the second has no row at all
-few = task.errors(result.pack[4], task.validation[:1])
-rows = task.errors(result.pack[4], task.train)
-alone = squared_errors(inner.denoise, result.pack[4], task.train)
-dist.barrier()
+with joined():
+    rank = dist.get_rank()
+    result = tiny_fit(model, 4, method, callback=events.append, state=f"{folder}/run", **options)
+    save_solver(f"{folder}/{rank}.safetensors", result.pack)
+
+    task = task_of(inner)  # fewer pairs than processes: the second has no row at all
+    few = task.errors(result.pack[4], task.validation[:1])
+    rows = task.errors(result.pack[4], task.train)
+    alone = squared_errors(inner.denoise, result.pack[4], task.train)
+    dist.barrier()
 about = {"events": len(events), "saves": len(saves), "made": counted.calls, "few": len(few)}
 about |= {"calls": result.calls, "ordered": torch.allclose(rows, alone, rtol=1e-4)}
 open(f"{folder}/{rank}.json", "w").write(json.dumps(about))
-dist.destroy_process_group()
 """
 
 

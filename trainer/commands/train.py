@@ -42,19 +42,27 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from s4s_core import save_solver
     from s4s_core.solver_file import check_path
-    from s4s_core.training.distributed import is_first, join
+    from s4s_core.training.distributed import joined
 
     from ..arguments import config_from_args
+
+    out, config = check_path(args.out), config_from_args(args)
+    with joined():
+        return _train_and_save(args, config, out)
+
+
+def _train_and_save(args: Namespace, config: "TrainConfig", out: Path) -> int:
+    """Train, save the solver and print the summary; return the exit code."""
+    from s4s_core import save_solver
+    from s4s_core.training.distributed import is_first
+
     from ..comparison import scores_as_errors
     from ..models import open_model
     from ..progress import ProgressLine
     from ..saved_run import SavedRun, identify
     from ..training import with_training_facts
 
-    out, config = check_path(args.out), config_from_args(args)
-    join()
     line, began = ProgressLine(), time.monotonic()
     saved = SavedRun(out, args.state)
     if args.fresh:
