@@ -12,8 +12,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
+from .regular import StrPath as StrPath
+from .regular import is_file
+
 T = TypeVar("T")
-StrPath = str | os.PathLike[str]
 
 WINDOWS = sys.platform == "win32"
 PATIENCE = 2.0
@@ -33,9 +35,11 @@ def write_atomic(path: StrPath, data: bytes) -> None:
     """Replace `path` with `data`: temporary file, fsync, replace, fsync of the folder.
 
     After a crash, either the old or the new file is there. On an error (full disk, read-only
-    folder) OSError is raised, the file is unchanged and no temporary file is left.
+    folder, a pipe or a device in its place) OSError is raised, the file is unchanged and no
+    temporary file is left.
     """
     target = Path(path)
+    is_file(target)  # raises for what must not be replaced
 
     def move(temporary: Path) -> None:
         with suppress(OSError):  # no old file, or a file system without modes
@@ -136,3 +140,14 @@ def sweep(path: StrPath) -> None:
     for leftover in target.parent.glob(f"{temporary_stem(target)}-*{SUFFIX}"):
         with suppress(OSError):  # harmless if it stays
             leftover.unlink()
+
+
+def sweep_folder(folder: StrPath, seconds: float = 0.0) -> None:
+    """Remove temporary files of at least that age that killed writers left in a folder.
+
+    Where others may write too, choose an age that no writing takes.
+    """
+    for leftover in Path(folder).glob(f"{PREFIX}*{SUFFIX}"):
+        with suppress(OSError):
+            if not seconds or leftover.lstat().st_mtime < time.time() - seconds:
+                leftover.unlink()

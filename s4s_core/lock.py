@@ -1,5 +1,6 @@
 """File locks that the system releases when the process that holds them ends."""
 
+import errno
 import os
 import sys
 import time
@@ -13,6 +14,8 @@ _LOCK_OFFSET = 1 << 30
 """Windows forbids reading a locked byte, so the lock lies far behind the process number."""
 
 _POLL = 0.02
+_UNKNOWN = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO)
+"""Why a file that is there cannot be opened; its owner may live."""
 
 if sys.platform == "win32":
     import msvcrt
@@ -81,11 +84,14 @@ class Lock:
 
 
 def holder(path: StrPath) -> int | None:
-    """Return the process that holds a lock (0 while it is being taken), or None if it is free."""
+    """Return the process that holds a lock, or None if it is free.
+
+    It is 0 if it cannot be told: while the lock is being taken, or if the file cannot be opened.
+    """
     try:
         handle = open_regular(path, os.O_RDWR)
-    except OSError:
-        return None
+    except OSError as error:
+        return 0 if error.errno in _UNKNOWN else None
     try:
         if _try_lock(handle, shared=True):
             return None

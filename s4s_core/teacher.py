@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 
 from .atomic import StrPath, write_atomic
 from .classical import classical_table
 from .contract import draw_conditions
-from .errors import ModelError
+from .errors import ModelError, TrainingError
 from .model import Condition, Denoiser, Model, writable
+from .regular import is_file
 from .sampling import sample
 from .schedules import schedule
 from .spaces import as_float64
@@ -162,7 +163,8 @@ def _key(model: Model, teacher: Teacher, count: int, seed: int) -> str | None:
 class ResultFiles:
     """The teacher's results on disk: one file for each batch, named after its first pair.
 
-    So nothing is lost when drawing stops. A damaged file is drawn again.
+    So nothing is lost when drawing stops. A damaged file is drawn again; one of version 0.1 has no
+    checksum.
     """
 
     def __init__(self, folder: StrPath, key: str) -> None:
@@ -171,23 +173,44 @@ class ResultFiles:
     def _path(self, first: int) -> Path:
         return self.folder / f"teacher-{self.key}{f'-{first}' if first else ''}.safetensors"
 
-    def load(self, count: int) -> list[torch.Tensor]:
-        """Return the batches so far, of at most `count` results."""
+    def load(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Return the batches so far of the results from the starts x."""
         parts: list[torch.Tensor] = []
-        while (first := sum(map(len, parts))) < count:
-            try:
-                part = load_file(self._path(first))["target"]
-            except (OSError, SafetensorError, KeyError):
+        while (first := sum(map(len, parts))) < len(x):
+            part = self._read(self._path(first))
+            if part is None or part.shape[1:] != x.shape[1:] or not 0 < len(part) <= len(x) - first:
                 break
-            if not 0 < len(part) <= count - first:
-                break
-            parts.append(part)
+            parts.append(part.to(x))
         return parts
+
+    def _read(self, path: Path) -> torch.Tensor | None:
+        """Return the results in a file; None if there is none or it is damaged."""
+        try:
+            if not is_file(path):
+                return None
+            with safe_open(path, "pt") as file:
+                part: torch.Tensor = file.get_tensor("target")
+                digest = (file.metadata() or {}).get("sha256")
+        except (OSError, SafetensorError):
+            return None
+        sound = part.is_floating_point() and bool(part.isfinite().all())
+        return part if sound and digest in (None, _sha256(part)) else None
 
     def save(self, first: int, part: torch.Tensor) -> None:
         """Save the batch that begins with pair `first`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(self._path(first), save({"target": part.contiguous().cpu()}))
+        part, path = part.contiguous().cpu(), self._path(first)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, save({"target": part}, {"sha256": _sha256(part)}))
+        except OSError as error:
+            raise TrainingError(
+                f"Could not save the teacher's results to {path}: {error.strerror or error}."
+            ) from error
+
+
+def _sha256(tensor: torch.Tensor) -> str:
+    """Return the digest of a tensor's bytes, whatever its type."""
+    return hashlib.sha256(tensor.flatten().view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def draw_pairs(
@@ -210,7 +233,7 @@ def draw_pairs(
     x, cond = draw_noise(model, count, seed)
     key = key or _key(model, teacher, count, seed)
     files = ResultFiles(cache, key) if cache and key else None
-    parts = [part.to(x) for part in files.load(count)] if files else []
+    parts = files.load(x) if files else []
     drawn = sum(map(len, parts))
     if progress is not None:
         progress(drawn)

@@ -6,6 +6,7 @@ survives whatever happens. torch is not imported until something is measured.
 
 import json
 import math
+import os
 import shutil
 import subprocess
 import tempfile
@@ -91,7 +92,7 @@ def check_disk(config: TrainConfig, shape: tuple[int, ...] = ()) -> None:
     """Raise ConfigError if there is too little disk space; `shape` is the model's."""
     teacher = 4 * sum(config.settings().sizes) * math.prod(shape)
     for folder, needed in ((jobs_home(), ROOM + teacher), (solver_folders()[0], 2**20)):
-        place = next(p for p in (folder, *folder.absolute().parents) if p.is_dir())
+        place = next(p for p in (folder, *folder.absolute().parents) if os.path.isdir(p))
         free = shutil.disk_usage(place).free
         if free < needed:
             raise ConfigError(

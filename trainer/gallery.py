@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from s4s_core import SolverTable, sample
+from s4s_core.app.jobs import sheets
 from s4s_core.app.pictures import Row, save_png, sheet, thumbnail
 from s4s_core.app.progress import Throttle
 from s4s_core.candidates import Candidate, candidates, rank
+from s4s_core.regular import make_folder
 from s4s_core.teacher import Pairs, draw_pairs
 from s4s_core.training.fit import Result
 from s4s_core.training.task import SEARCH, TEACHER, Event
@@ -91,8 +93,8 @@ class Gallery:
             label = _label(rival.label, nfe, score.get("classical"))
             rows.append(Row(label, self._cached(rival.table, self._pairs)))
             rows.append(self._timed_row(_label("S4S", nfe, score.get("rmse")), table))
-        self.folder.mkdir(exist_ok=True)
-        number = 1 + max((int(p.stem) for p in self.folder.glob("[0-9]*.png")), default=0)
+        make_folder(self.folder)
+        number = 1 + max(sheets(self.folder), default=0)
         save_png(self.folder / f"{number:04d}.png", sheet(rows))
         return thumbnail(rows[-1].pictures)
 
@@ -134,10 +136,15 @@ class Gallery:
         return self._rivals[nfe]
 
     def _guarded(self, draw: Callable[[], str | None]) -> str | None:
-        """Call `draw`; after a failure for lack of memory, training continues without pictures."""
+        """Call `draw`; if memory does not suffice, or a sheet cannot be saved, training continues
+        without pictures."""
         if not self.enabled:
             return None
-        uri = if_memory_allows(draw)
+        try:
+            uri = if_memory_allows(draw)
+        except OSError as error:
+            print(f"There will be no more pictures: {error}.", flush=True)
+            uri = None
         self.enabled = uri is not None
         return uri
 

@@ -7,6 +7,7 @@ state.json says how far it is; teacher.png, classical.png and solver.png appear 
 
 import math
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,9 @@ from s4s_core.app.detached import LOG, STATE, ProcessFolder
 from s4s_core.app.folders import data_home
 from s4s_core.app.processes import end_tree, trainer_command
 from s4s_core.app.progress import Count, Share
+from s4s_core.atomic import sweep_folder
 from s4s_core.errors import S4SError, short
+from s4s_core.regular import remove_tree
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +34,9 @@ PICTURES = ("teacher", "classical", "solver")
 STARTING, STOPPED = "Starting.", "Stopped."
 START_SECONDS = 60
 """How long a process may take from its start to its lock."""
+
+LONGEST_ARGUMENT = 8000
+"""Characters of a prompt: Windows allows 32,767 for a whole command line."""
 
 SMALLEST_SIDE = 512
 """Sheets of small pictures are enlarged to about this many pixels, with sharp pixels."""
@@ -62,6 +68,7 @@ class RenderingState:
 
 # Seen from outside; no torch
 
+_starting = threading.Lock()
 _started: dict[Path, subprocess.Popen[bytes]] = {}
 """The newest process started for a folder: until it has the lock, nobody else knows of it."""
 
@@ -73,18 +80,25 @@ def compare_home() -> Path:
 
 def start(folder: Path, arguments: list[str]) -> subprocess.Popen[bytes]:
     """Render in a new process; `arguments` are those of the command `render`."""
+    if any(len(each) > LONGEST_ARGUMENT or "\0" in each for each in arguments):
+        raise S4SError(
+            f"A prompt must have at most {LONGEST_ARGUMENT:,} characters, none of them NUL."
+        )
     place = ProcessFolder(folder)
-    if place.is_running():
-        raise S4SError("A comparison is already being rendered. Wait for it or stop it.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        place.write_state(RenderingState(STARTING))
-        (folder / LOG).unlink(missing_ok=True)
-        process = place.start(trainer_command("render", *arguments, f"--out={folder}"))
-    except OSError as error:
-        reason = error.strerror or error
-        raise S4SError(f"Could not render in {folder}: {reason}. Delete it.") from error
-    _started[folder] = process
+    with _starting:
+        if rendering_state(folder)[1]:
+            raise S4SError("A comparison is already being rendered. Wait for it or stop it.")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_tree(folder / LOG)
+            place.write_state(RenderingState(STARTING))
+            process = place.start(trainer_command("render", *arguments, f"--out={folder}"))
+        except OSError as error:
+            raise S4SError(
+                f"Could not render in {folder}: {error.strerror or error}. Make it a folder that "
+                "can be written to."
+            ) from error
+        _started[folder] = process
     return process
 
 
@@ -111,7 +125,7 @@ def rendering_state(folder: Path) -> tuple[RenderingState | None, bool]:
     state = _read(place)
     if state is None:
         return None, running
-    running = running or (state.message == STARTING and _age(folder) < START_SECONDS)
+    running = running or (state.message == STARTING and _may_start(folder))
     if not running and not state.is_over:
         state = replace(state, error=place.death())
     return state, running
@@ -128,9 +142,16 @@ def _read(place: ProcessFolder) -> RenderingState | None:
         return RenderingState("Failed.", error=damage)
 
 
-def _age(folder: Path) -> float:
-    """Return the seconds since a folder's state was written."""
-    return time.time() - (folder / STATE).stat().st_mtime
+def _may_start(folder: Path) -> bool:
+    """May the process that was started for a folder still take its lock?"""
+    process = _started.get(folder)
+    if process is not None:
+        return process.poll() is None
+    try:
+        age = time.time() - (folder / STATE).stat().st_mtime
+    except OSError:
+        return False
+    return 0 <= age < START_SECONDS
 
 
 # The process
@@ -156,8 +177,9 @@ def render(
     with ProcessFolder(folder).lock() as lock:
         if not lock.take():
             raise S4SError(f"Another process is rendering into {folder}. Wait for it or stop it.")
+        sweep_folder(folder)
         for name in PICTURES:
-            (folder / f"{name}.png").unlink(missing_ok=True)
+            remove_tree(folder / f"{name}.png")
         report = RenderingReport(folder)
         try:
             _render(choice, pack, report, nfe, seed, count, classical)

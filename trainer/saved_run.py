@@ -1,16 +1,16 @@
 """The saved run of the command `train`: kept beside the solver until that is saved."""
 
 import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from s4s_core.errors import SavedRunError, TrainingError
+from s4s_core.regular import remove_tree
 from s4s_core.training.distributed import is_first, wait_for_all
 from s4s_core.training.plan import CallPlan
-from s4s_core.training.state import RunState, exclusive, pairs_folder
+from s4s_core.training.state import RunState, exclusive, lock_path, pairs_folder
 
 from .models import ModelChoice
 from .models.contract import TrainerModel, file_digest, fingerprint
@@ -52,12 +52,23 @@ class SavedRun:
             ) from error
 
     def forget(self) -> None:
-        """Delete what is saved; raise TrainingError if another process works on it."""
+        """Delete what is saved; raise TrainingError if another process works on it, or if the file
+        that the user named is no saved run."""
         if is_first() and self.path.parent.is_dir():
+            if self.folder is None:
+                self._check_named()
             with exclusive(self.path):
                 self.path.unlink(missing_ok=True)
-                shutil.rmtree(pairs_folder(self.path), ignore_errors=True)
+                remove_tree(pairs_folder(self.path))
         wait_for_all()
+
+    def _check_named(self) -> None:
+        try:
+            RunState.read(self.path)
+        except SavedRunError as error:
+            raise TrainingError(
+                f"{error.problem} So --fresh does not delete it: choose another file."
+            ) from None
 
     def share(self, plan: CallPlan) -> float | None:
         """Return the share of a run that is saved; None if nothing is."""
@@ -81,5 +92,9 @@ class SavedRun:
         self._remove_folder()
 
     def _remove_folder(self) -> None:
+        """Remove what we keep beside the solver, and nothing else that lies there."""
         if is_first() and self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            for ours in (self.path, lock_path(self.path), pairs_folder(self.path)):
+                remove_tree(ours)
+            with suppress(OSError):
+                self.folder.rmdir()

@@ -49,6 +49,13 @@ def line(most: int) -> Rule:
     )
 
 
+def at_most(count: int) -> Rule:
+    """A list of limited length."""
+    return lambda name, value: (
+        "" if len(value) <= count else f"{name} must have at most {count} entries."
+    )
+
+
 def matching(pattern: str, says: str) -> Rule:
     """Text of a form."""
     return lambda name, value: "" if re.fullmatch(pattern, value) else f"{name} must be {says}."

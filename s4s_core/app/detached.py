@@ -30,7 +30,11 @@ LOCK, STATE, LOG = "lock", "state.json", "log.txt"
 STOP_SECONDS = 5.0
 """How long a killed process may take to let go of its lock."""
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = {
+    errno.ENOSPC: "The disk is full",
+    errno.EDQUOT: "The disk quota is used up",
+    errno.EFBIG: "The limit on the size of a file is reached",
+}
 """How a system says that a file has no room."""
 
 T = TypeVar("T")
@@ -55,10 +59,10 @@ def free_space(folder: Path) -> int:
         return 0
 
 
-def full_disk(folder: Path) -> str:
-    """Say that nothing more can be written to a folder, and what to do."""
+def full_disk(folder: Path, code: int = errno.ENOSPC) -> str:
+    """Say why nothing more can be written to a folder, and what to do."""
     free = free_space(folder) / 1e6
-    return f"The disk is full ({free:,.1f} MB free in {folder}). Make room and try again."
+    return f"{FULL[code]} ({free:,.1f} MB free in {folder}). Make room and try again."
 
 
 class ProcessFolder:

@@ -12,7 +12,6 @@ and a worker, which trains one.
 import os
 import re
 import secrets
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,9 +23,9 @@ from typing import Annotated, Any
 from ..atomic import write_atomic
 from ..errors import JobError, short
 from ..lock import holder
-from ..regular import open_regular, read_end, read_whole
+from ..regular import open_regular, read_end, read_whole, remove_tree
 from . import processes
-from .checks import between, one_of, parse_json, record
+from .checks import at_most, between, check_fields, one_of, parse_json, record
 from .detached import STATE as STATE
 from .detached import STOP_SECONDS, ProcessFolder
 from .folders import jobs_home, solver_folders
@@ -47,8 +46,10 @@ DAMAGED = "damaged"
 WAITING = "Waiting for its turn."
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
-_TAIL, _LARGEST_METRICS, _LARGEST_CONFIG = 8192, 64 << 20, 1 << 20
-_LONGEST = 2000
+_TAIL, _LARGEST_METRICS, _LARGEST_CONFIG = 8192, 16 << 20, 1 << 20
+_MOST_LINES, _LONGEST = 50_000, 2000
+_SHEET = re.compile(r"([0-9]{1,9})\.png")
+_DAY = 86_400
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class JobState:
 
     name: str
     model: str
-    nfes: list[Annotated[int, between(1, 1000)]]
+    nfes: Annotated[list[Annotated[int, between(1, 1000)]], at_most(1000)]
     lane: str
     created: str
     queued: str
@@ -128,7 +129,7 @@ class Job(ProcessFolder):
 
     def save(self, state: JobState) -> None:
         """Replace the job's state, or raise JobError; the caller holds its lock."""
-        with _explained(f"Could not write {self.path / STATE}"):
+        with explained(f"Could not write {self.path / STATE}"):
             self.write_state(state)
 
     def view(self) -> JobView:
@@ -183,23 +184,20 @@ class Job(ProcessFolder):
         return next(filter(None, newest_first), Metric())
 
     def _lines(self, most: int) -> list[dict[str, Any]]:
-        """Return the objects in the last `most` bytes of the metrics; a killed process may have
-        left an unfinished line."""
+        """Return the objects in the last `most` bytes and _MOST_LINES lines of the metrics; a
+        killed process may have left an unfinished line."""
         objects = []
         with suppress(OSError):
-            for line in read_end(self.path / METRICS, most).splitlines():
+            lines = read_end(self.path / METRICS, most).rsplit(b"\n", _MOST_LINES)
+            for line in lines[-_MOST_LINES:]:
                 with suppress(ValueError):
                     objects.append(parse_json(line))
         return [each for each in objects if isinstance(each, dict)]
 
     def sheet(self) -> Path | None:
         """Return the newest sheet of samples, or None."""
-        try:
-            names = os.listdir(self.path / SAMPLES)
-        except OSError:
-            return None
-        sheets = sorted(name for name in names if name[:1].isdigit() and name.endswith(".png"))
-        return self.path / SAMPLES / sheets[-1] if sheets else None
+        found = sheets(self.path / SAMPLES)
+        return found[max(found)] if found else None
 
     def cancel(self) -> None:
         """Stop the job with every process it started, or take it out of the queue.
@@ -207,7 +205,7 @@ class Job(ProcessFolder):
         A job that is over stays as it is. What it has learned is kept, so it can be resumed.
         """
         self.state()  # raises JobError if the job is damaged
-        with _explained(f"Could not cancel job {self.id}"), self.lock() as lock:
+        with explained(f"Could not cancel job {self.id}"), self.lock() as lock:
             deadline = time.monotonic() + STOP_SECONDS
             while not lock.take(wait=0.1):
                 pid, state = self.holder(), self.state()
@@ -224,7 +222,7 @@ class Job(ProcessFolder):
     def resume(self, start: bool = True) -> None:
         """Queue the job again after it was cancelled, failed or interrupted."""
         self.state()  # raises JobError if the job is damaged
-        with _explained(f"Could not resume job {self.id}"), self.lock() as lock:
+        with explained(f"Could not resume job {self.id}"), self.lock() as lock:
             taken, state = lock.take(), self.state()
             if not taken or state.status not in RESUMABLE:
                 raise JobError(f"Job {self.id} is {state.status}: there is nothing to resume.")
@@ -251,23 +249,33 @@ class Job(ProcessFolder):
             except JobError:
                 if self.is_running():
                     raise
-        with _explained(f"Could not delete {self.path}"):
+        with explained(f"Could not delete {self.path}"):
             self.path.rename(jobs_home() / f".old-{self.id}")
         empty_trash()
 
 
+def sheets(folder: Path) -> dict[int, Path]:
+    """Return the sheets in a folder of samples by number; whatever else lies there is not one."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return {}
+    found = map(_SHEET.fullmatch, names)
+    return {int(match[1]): folder / match[0] for match in found if match}
+
+
 def empty_trash() -> None:
-    """Remove deleted jobs, and what interrupted deletions left of others."""
+    """Remove deleted jobs, and what interrupted deletions and additions left of others."""
     for trash in jobs_home().glob(".old-*"):
-        if trash.is_dir() and not trash.is_symlink():
-            shutil.rmtree(trash, ignore_errors=True)
-        else:
-            with suppress(OSError):
-                trash.unlink()
+        remove_tree(trash)
+    for unfinished in jobs_home().glob(".new-*"):  # made in a moment
+        with suppress(OSError):
+            if unfinished.lstat().st_mtime < time.time() - _DAY:
+                remove_tree(unfinished)
 
 
 @contextmanager
-def _explained(what: str) -> Iterator[None]:
+def explained(what: str) -> Iterator[None]:
     """Turn an OSError into a JobError that says what could not be done."""
     try:
         yield
@@ -312,8 +320,20 @@ def add_job(
     config: str, *, name: str, model: str, nfes: Sequence[int], device: str, start: bool = True
 ) -> Job:
     """Queue a job for a config in TOML; start the runner unless told otherwise."""
-    now = datetime.now(timezone.utc)
-    id = _new_id(now)
+    with explained(f"Could not save the job in {jobs_home()}"):
+        now = datetime.now(timezone.utc)
+        id = _new_id(now)
+        state = _new_state(id, now, name, model, nfes, device)
+        _write_job(id, state, config)
+    if start:
+        ensure_runner()
+    return Job(id)
+
+
+def _new_state(
+    id: str, now: datetime, name: str, model: str, nfes: Sequence[int], device: str
+) -> JobState:
+    """Return the state of a new job; raise JobError if it could not be read again."""
     state = JobState(
         name=name,
         model=model,
@@ -330,15 +350,21 @@ def add_job(
         result=None,
         start=_start_of(id),
     )
-    with _explained(f"Could not save the job in {jobs_home()}"):
-        folder = jobs_home() / f".new-{id}"  # renamed when complete, so nobody sees half a job
-        folder.mkdir(parents=True)
+    check_fields(state, JobError)
+    return state
+
+
+def _write_job(id: str, state: JobState, config: str) -> None:
+    """Write a new job. It is renamed when complete, so that nobody sees half a job."""
+    folder = jobs_home() / f".new-{id}"
+    folder.mkdir(parents=True)
+    try:
         write_atomic(folder / CONFIG, config.encode())
         ProcessFolder(folder).write_state(state)
         folder.rename(jobs_home() / id)
-    if start:
-        ensure_runner()
-    return Job(id)
+    except OSError:
+        remove_tree(folder)
+        raise
 
 
 def _new_id(now: datetime) -> str:
@@ -351,11 +377,19 @@ def _new_id(now: datetime) -> str:
 
 def _start_of(id: str) -> WorkerStart:
     """Return how this process would start a job's worker (see JobState.start)."""
-    return WorkerStart(
+    start = WorkerStart(
         command=trainer_command("work", id),
         folder=str(processes.DETACHED_IN or Path.cwd()),
         solvers=os.pathsep.join(str(folder.absolute()) for folder in solver_folders()),
     )
+    try:
+        check_fields(start, ValueError)
+    except ValueError as problem:
+        raise JobError(
+            f"A job cannot be queued from here ({short(str(problem))}). Rename the folder, or "
+            "queue the job from another one."
+        ) from None
+    return start
 
 
 def lane_of(device: str) -> str:
@@ -373,7 +407,7 @@ def ensure_runner() -> None:
 
     It outlives its parent. Starting two at once is harmless: one finds the lock taken and ends.
     """
-    with _explained(f"Could not start the queue in {jobs_home()}"):
+    with explained(f"Could not start the queue in {jobs_home()}"):
         jobs_home().mkdir(parents=True, exist_ok=True)
         if not runner_is_alive():
             os.close(open_regular(jobs_home() / RUNNER_LOCK, os.O_RDWR | os.O_CREAT))

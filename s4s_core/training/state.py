@@ -20,6 +20,7 @@ from safetensors.torch import save
 from ..atomic import sweep, write_atomic
 from ..errors import SavedRunError, TrainingError
 from ..lock import Lock
+from ..regular import is_file
 from ..table import canonical_json
 from .settings import VERSION_0_1, upgraded
 
@@ -199,6 +200,11 @@ def pairs_folder(path: StrPath) -> Path:
     return Path(f"{path}.pairs")
 
 
+def lock_path(path: StrPath) -> Path:
+    """Return the lock beside a state, which its writer holds."""
+    return Path(f"{path}.lock")
+
+
 @contextmanager
 def exclusive(path: StrPath) -> Iterator[None]:
     """Be the only process that writes the state at `path`; raise TrainingError if another does.
@@ -206,7 +212,7 @@ def exclusive(path: StrPath) -> Iterator[None]:
     The lock beside the state ends with its process. What a killed run left behind is removed.
     """
     path = Path(path)
-    with Lock(path.with_name(path.name + ".lock")) as lock:
+    with Lock(lock_path(path)) as lock:
         with _explain_write_error(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             taken = lock.take()
@@ -242,11 +248,10 @@ def save_state(path: StrPath, state: dict[str, Any]) -> None:
 
 
 def read_state(path: StrPath) -> dict[str, Any] | None:
-    """Read a state; None if there is no file, TrainingError if it is damaged."""
-    path = Path(path)
-    if not path.exists():
-        return None
+    """Read a state; None if there is no file, SavedRunError if it is damaged or none."""
     try:
+        if not is_file(path):
+            return None
         with safe_open(path, "pt") as file:
             # Cloned: a tensor of a file is aligned in memory by chance, and that changes the last
             # bits of what is computed with it.
@@ -256,5 +261,6 @@ def read_state(path: StrPath) -> dict[str, Any] | None:
             raise ValueError("wrong checksum")
         state: dict[str, Any] = _fill(json.loads(metadata["s4s-run"]), tensors)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise SavedRunError(f"{path} is not a valid saved run ({error}).") from None
+        reason = getattr(error, "strerror", None) or error
+        raise SavedRunError(f"{path} is not a valid saved run ({reason}).") from None
     return state

@@ -268,7 +268,8 @@ def test_a_full_disk_is_called_one(monkeypatch):
     full = OSError(errno.ENOSPC, "No space left on device")
     wrapped = JobError("Could not save the run.")
     wrapped.__cause__ = full
-    for error in (full, wrapped, OSError(errno.EDQUOT, "Disk quota exceeded")):
+    quota = OSError(errno.EDQUOT, "Disk quota exceeded")
+    for error, said in ((full, "disk is full"), (wrapped, "disk is full"), (quota, "quota is")):
 
         def fail(folder, error=error):
             raise error
@@ -276,7 +277,7 @@ def test_a_full_disk_is_called_one(monkeypatch):
         job = add()
         monkeypatch.setattr(worker, "_train", fail)
         assert worker.work(job.id) == 1
-        assert "disk is full" in job.view().error and "MB free" in job.view().error
+        assert said in job.view().error and "MB free" in job.view().error
 
 
 def test_a_death_without_room_to_record_it_is_explained_while_the_disk_is_full(monkeypatch):

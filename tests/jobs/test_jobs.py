@@ -35,7 +35,8 @@ sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from s4s_core.errors import S4SError
 from trainer.jobs import worker
-def train(folder):
+def train(job):
+    folder = job.path
     runpy.run_path(str(folder / "plan.py"), dict(globals(), folder=folder))
     return "made.safetensors"
 worker._train = train

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from s4s_core.app.folders import data_home, jobs_home
-from s4s_core.app.jobs import OPEN, RUNNER_LOCK, Job, JobState, empty_trash, job_ids
+from s4s_core.app.jobs import OPEN, RUNNER_LOCK, Job, JobState, empty_trash, explained, job_ids
 from s4s_core.errors import JobError
 from s4s_core.lock import Lock
 
@@ -30,12 +30,15 @@ def run(args: Namespace) -> int:
 
 def run_queue() -> None:
     """Run jobs until the queue is empty; return at once if another runner is alive."""
-    jobs_home().mkdir(parents=True, exist_ok=True)
+    with explained(f"Could not run the queue in {jobs_home()}"):
+        jobs_home().mkdir(parents=True, exist_ok=True)
     empty_trash()
     runner = Runner()
     while True:
         with Lock(jobs_home() / RUNNER_LOCK) as lock:
-            if not lock.take():
+            with explained(f"Could not lock {lock.path}"):
+                taken = lock.take()
+            if not taken:
                 return
             runner.work()
         # A job queued while we held the lock has no other runner: check again without it.

@@ -3,7 +3,6 @@
 import faulthandler
 import json
 import os
-import shutil
 import sys
 import traceback
 from argparse import ArgumentParser, Namespace
@@ -12,15 +11,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from s4s_core.app.detached import FULL, STATE, full_disk
+from s4s_core.app.detached import FULL, full_disk
 from s4s_core.app.folders import publish
-from s4s_core.app.jobs import CONFIG, FIT, METRICS, RESULT, SAMPLES, Job, JobState
+from s4s_core.app.jobs import FIT, METRICS, RESULT, SAMPLES, Job, JobState
 from s4s_core.app.processes import lead_group
-from s4s_core.atomic import sweep, write_atomic
-from s4s_core.errors import JobError, S4SError
+from s4s_core.atomic import sweep_folder, write_atomic
+from s4s_core.errors import JobError, S4SError, short
+from s4s_core.regular import make_folder, open_regular, remove_tree
 
-from ..config import TrainConfig, read_config
+from ..config import TrainConfig
 from ..estimate import check_disk
+from . import job_config
 
 if TYPE_CHECKING:
     from s4s_core.training.task import Event
@@ -58,7 +59,7 @@ def _work(job: Job, state: JobState) -> int:
     state = replace(state, status="running", pid=os.getpid(), message="Starting.")
     job.save(state)
     try:
-        name = _train(job.path)
+        name = _train(job)
     except Exception as error:  # noqa: BLE001 - recorded in the job's state
         reason = _reason(error, job.path)
         with suppress(OSError):  # the log may be on the disk that is full
@@ -75,7 +76,7 @@ def _reason(error: Exception, folder: Path) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in FULL:
-            return full_disk(folder)
+            return full_disk(folder, cause.errno)
         cause = cause.__cause__
     if isinstance(error, S4SError):
         return str(error)
@@ -87,6 +88,9 @@ def _reason(error: Exception, folder: Path) -> str:
         )
     if _is_out_of_memory(error):
         return "Out of memory. Close other programs, or train at a lower resolution or precision."
+    if isinstance(error, OSError) and str(error.filename).startswith(str(folder)):
+        place = short(f"{error.filename}: {error.strerror}", 300)
+        return f"The job cannot use {place}. Remove it, then resume the job."
     text = " ".join(str(error).split())[:200]
     return f"Unexpected {type(error).__name__}: {text}. See the log for details."
 
@@ -100,16 +104,18 @@ def _is_out_of_memory(error: Exception) -> bool:
     return bool(is_out_of_memory(error))
 
 
-def _train(folder: Path) -> str:
+def _train(job: Job) -> str:
     """Train, save the solver and return its name in the solver folder."""
-    for name in (STATE, FIT, RESULT):
-        sweep(folder / name)
-    config = read_config(folder / CONFIG)
+    folder = job.path
+    for place in (folder, folder / SAMPLES, folder / TEACHER):
+        sweep_folder(place)
+    config = job_config(job)
     check_disk(config)
+    make_folder(folder / TEACHER)
     data = _train_solver(folder, config)
     write_atomic(folder / RESULT, data)
     path = publish(data, config.title)
-    shutil.rmtree(folder / TEACHER, ignore_errors=True)
+    remove_tree(folder / TEACHER)
     print(f"Saved {path}", flush=True)
     return path.name
 
@@ -148,7 +154,8 @@ class Record:
         last = Job(folder.name).last_metric()
         self.progress = RunProgress(call_plan(config), last.seconds, last.progress)
         self.gallery = Gallery(model, folder / SAMPLES)
-        self.file = open(folder / METRICS, "ab")  # noqa: SIM115 - closed in __exit__
+        handle = open_regular(folder / METRICS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.file = os.fdopen(handle, "ab")
         if self.file.tell():
             self.file.write(b"\n")  # ends a line that a killed process left unfinished
         self._phase: tuple[str, int | None] | None = None
