@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,32 +27,60 @@ class Panel:
         self.root = root
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("S4S_", "GRADIO_"))}
         self.env = keep | {"S4S_HOME": str(home), "OMP_NUM_THREADS": "1"} | env
-        self.lines, self.process, self.url = [], None, None
+        self.lines, self.process, self.url, self.reader = [], None, None, None
 
     def start(self, *arguments):
-        self.lines, self.url = [], None
+        self.lines = []
         options = {"cwd": self.root, "env": self.env, "text": True, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen(
             [*self.command, *arguments], stderr=subprocess.STDOUT, **options
         )
-        threading.Thread(target=self._read, daemon=True).start()
-        deadline = time.monotonic() + READY_SECONDS
-        while self.url is None:
-            text = "".join(self.lines)
-            assert self.process.poll() is None, f"the panel ended: {text}"
-            assert time.monotonic() < deadline, f"the panel is not ready: {text}"
-            time.sleep(0.05)
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+        self.url = self.wait_for_line("S4S panel: ").split()[-1]
         return self
+
+    @contextmanager
+    def lines_meanwhile(self):
+        """Collect what the panel prints in the block: an odd request before it and one after it
+        print a line that tells where it begins and ends."""
+        lines, before = [], self._mark()
+        yield lines
+        lines += self.lines[before : self._mark() - 1]
+
+    def _mark(self):
+        number = -1 - secrets.randbits(30)
+        call = json.dumps({"data": [], "fn_index": number}).encode()
+        self.request("POST", "/gradio_api/run/predict", call, Content_Type="application/json")
+        line = self.wait_for_line(f"error: POST /gradio_api/run/predict: KeyError({number})")
+        return self.lines.index(f"{line}\n") + 1
+
+    def wait_for_line(self, start):
+        """Return the first line that starts with a text, once it has been printed."""
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            text = "".join(self.lines)
+            for line in text.splitlines():
+                if line.startswith(start):
+                    return line
+            assert self.process.poll() is None, f"the panel ended: {text}"
+            assert time.monotonic() < deadline, f"the panel has not printed '{start}': {text}"
+            time.sleep(0.05)
 
     def _read(self):
         for line in self.process.stdout:
             self.lines.append(line)
-            if line.startswith("S4S panel: "):
-                self.url = line.split()[-1]
 
     @property
     def address(self):
         return self.url.split("/")[2]
+
+    def end(self, signal):
+        """Send a signal, wait for the end, and return all that was printed after the address."""
+        self.process.send_signal(signal)
+        self.process.wait(120)
+        self.reader.join(120)
+        return "".join(self.lines).partition(self.url)[2].strip()
 
     def kill(self):
         if self.process is not None:

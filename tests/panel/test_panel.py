@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import gradio as gr
 import pytest
+from fastapi import FastAPI
 from hostile import EVIL, FORGED_NAMES, ODD_VALUES
 from panels import ROOT
 
@@ -83,6 +84,15 @@ def test_the_panel_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
+def test_the_pages_that_gradio_remembers_are_few():
+    """Each takes up to megabytes, and every page load is a new one."""
+    page = build()
+    compat.mount(FastAPI(), page, 1)
+    for n in range(3 * compat.MOST_SESSIONS):
+        page.state_holder[str(n)]
+    assert len(page.state_holder.session_data) == compat.MOST_SESSIONS
+
+
 # Train
 
 
@@ -139,6 +149,7 @@ def test_any_value_of_a_field_gives_a_config_or_one_sentence(field):
             assert str(error).isprintable() and len(str(error)) < 400
         else:
             assert from_toml(to_toml(config)) == config
+        assert train._effort_help(odd) == "."
 
 
 @pytest.mark.parametrize(
@@ -272,7 +283,7 @@ def test_forged_jobs_are_refused(buttons):
     host, clicks = buttons
     job = queue_job(TrainConfig(), start=False)
     assert set(clicks) == {"Cancel", "Resume", "Yes, delete this job"}
-    for forged in FORGED_NAMES:
+    for forged in (*FORGED_NAMES, *ODD_VALUES):
         for click in clicks.values():
             with pytest.raises((JobError, gr.Error)):
                 click(forged)

@@ -4,7 +4,11 @@ import io
 import os
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import browsers
 import numpy as np
@@ -124,6 +128,62 @@ def test_a_page_left_open_goes_on_when_the_panel_runs_again(tmp_path):
             page.train(Budget=2500)
             page.tab("Jobs")
             page.page.wait_for_selector("#s4s-job [data-status]:visible")
+    finally:
+        panel.kill()
+
+
+class Foreign(BaseHTTPRequestHandler):
+    """A program that answers everything, and notes which paths it was asked for."""
+
+    asked: ClassVar = []
+
+    def do_GET(self):
+        self.asked.append(self.path)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>Not the panel.</html>")
+
+    do_POST = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def foreign_program(port):
+    """Answer everything on a port."""
+    with ThreadingHTTPServer(("127.0.0.1", port), Foreign) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield
+        http.shutdown()
+
+
+def test_what_was_typed_stays_until_the_user_reloads(tmp_path):
+    """Neither a foreign program on the panel's port nor the next panel makes the page reload."""
+    panel = Panel(tmp_path / "home").start()
+    port = int(panel.address.rpartition(":")[2])
+    lost, again = (f"document.querySelector('#s4s-{name}')" for name in ("lost", "again"))
+    try:
+        with browsers.opened(panel.url) as page:
+            prompts = page.page.get_by_label("Prompts").first
+            prompts.fill("a red fox")
+            panel.kill()
+            page.page.locator("#s4s-estimate").click()  # Gradio notices that the panel is away
+            page.page.wait_for_function(f"{lost}.hidden === false")
+            with foreign_program(port):
+                with page.page.expect_response("**/s4s-run"):
+                    pass
+                with page.page.expect_response("**/s4s-run"):
+                    pass
+                assert not page.page.evaluate(f"{lost}.hidden")
+            assert "/" not in Foreign.asked
+            panel.start("--port", str(port))
+            page.page.wait_for_function(f"{again}.hidden === false")
+            assert prompts.input_value() == "a red fox" and page.page.evaluate(f"{lost}.hidden")
+            page.page.get_by_role("link", name="Reload").click()
+            page.page.wait_for_function(f"{again} && {again}.hidden")
+            page.settle()
+            assert page.page.get_by_label("Prompts").first.input_value() == ""
     finally:
         panel.kill()
 

@@ -13,7 +13,7 @@ from s4s_core.demo import SOLVERS
 from trainer.config import TrainConfig
 from trainer.jobs import queue_job
 from trainer.panel import compare
-from trainer.panel.server import is_allowed, is_own_host
+from trainer.panel.guard import is_allowed, is_own_host
 
 LARGE = b"A" * 3_000_000
 FOREIGN = ("http://evil.example", "https://127.0.0.1.evil.example", "null", "http://127.0.0.1:1")
@@ -179,16 +179,63 @@ def test_an_upload_that_is_large_or_no_solver_is_not_kept(panel, name, data):
     assert not list(panel.home.parent.glob("*evil*")) and not Path("/etc/evil.safetensors").exists()
 
 
+def test_a_large_request_leaves_nothing(panel):
+    """However many files it has, and if it does not say how long it is."""
+    chunks = iter([form("a.safetensors", b"A")])
+    for body in (form("a.safetensors", b"A" * 5_000_000), chunks):
+        status, text = panel.request("POST", "/gradio_api/upload", body, Content_Type=FORM)
+        assert status == 413 and "at most 4 MB" in text
+
+
+def test_odd_requests_print_a_line_each(panel):
+    paths = [f"/gradio_api/{name}" for name in ("run/predict", "queue/join", "call/v2/refresh")]
+    call, kind = b'{"data": [], "fn_index": -1, "session_hash": "x"}', "application/json"
+    with panel.lines_meanwhile() as lines:
+        for path in paths:
+            assert panel.request("POST", path, call, Content_Type=kind)[0] == 500
+    assert [line.split(": ")[:2] for line in lines] == [["error", f"POST {path}"] for path in paths]
+
+
 def test_a_mistake_of_the_user_prints_nothing(panel):
     """It is shown on the page; the terminal is for faults of the panel."""
-    before, events = len(panel.lines), panel.config()["dependencies"]
+    events = panel.config()["dependencies"]
     upload = event_of(panel.config(), "Solver file", "upload")
-    assert "Choose a file" in panel.join(upload["id"], [None])[1]
     given = ["demo", "", None, None, 0, 4, "", next(iter(compare.CLASSICAL)), "", 0, 0, 0]
     given += ["auto", False]
     (render,) = (d for d in events if d["queue"] and len(d["inputs"]) == len(given))
-    assert "Choose a solver" in panel.join(render["id"], given)[1]
-    assert "".join(panel.lines[before:]) == ""
+    with panel.lines_meanwhile() as lines:
+        assert "Choose a file" in panel.join(upload["id"], [None])[1]
+        assert "Choose a solver" in panel.join(render["id"], given)[1]
+    assert lines == []
+
+
+def message(panel, label, values):
+    """Click a button with these values of its inputs; return the error that the page shows."""
+    config = panel.config()
+    (number,) = (c["id"] for c in config["components"] if c["props"].get("value") == label)
+    (event,) = (d for d in config["dependencies"] if [number, "click"] in map(list, d["targets"]))
+    return json.loads(panel.join(event["id"], values)[1])["output"]["error"]
+
+
+def test_a_choice_that_has_just_gone_is_refused_in_a_sentence_and_the_page_refreshed(panel):
+    """Another page has deleted it; Gradio's own check would fail with a list of all choices."""
+    (refresh, *_) = (e["id"] for e in panel.config()["dependencies"] if len(e["inputs"]) == 6)
+    no_job, no_file = "This job no longer exists.", "There is no solver file"
+    with panel.lines_meanwhile() as lines:
+        success, text = panel.join(refresh, ["{}", "gone", "gone", "9", "gone", "9"])
+        listed = json.loads(text)["output"]["data"][0]
+        assert success and listed["choices"] == [] and listed["value"] is None
+        for label, gone, said in (
+            ("Cancel", ["gone"], no_job),
+            ("Resume", ["gone"], no_job),
+            ("Yes, delete this job", ["gone"], no_job),
+            ("Use these settings in Train", ["gone"], no_job),
+            ("Yes, delete this file", ["gone"], no_file),
+            ("Merge", [["gone", "gone too"], ""], no_file),
+        ):
+            shown = message(panel, label, gone)
+            assert shown.startswith(said) and shown.isprintable() and len(shown) < 300
+    assert lines == []
 
 
 FILE = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}

@@ -7,13 +7,13 @@ import re
 import pytest
 from corpus import picture_bomb, typical
 from extreme_packs import EXTREMES, extreme_pack
-from hostile import EVIL, FORGED_NAMES
+from hostile import EVIL, FORGED_NAMES, ODD_VALUES
 from PIL import Image
 
 from s4s_core import load_solver, save_solver
 from s4s_core.app.description import describe
 from s4s_core.app.folders import list_solvers, solver_files
-from s4s_core.errors import SolverFileError
+from s4s_core.errors import S4SError, SolverFileError
 from s4s_core.solver_file import dump_solver
 from s4s_core.table import SolverPack
 from trainer.panel import charts, markup, solvers
@@ -149,6 +149,19 @@ def test_files_are_deleted_and_merged(files):
         solvers.merge(["a.safetensors"], "")
     solvers.delete("a.safetensors")
     assert sorted(solver_files()) == ["b.safetensors", "both.safetensors"]
+
+
+def test_any_values_of_a_merge_give_a_file_or_one_sentence(files):
+    names = ["a.safetensors", "b.safetensors"]
+    for odd in ODD_VALUES:
+        with pytest.raises(S4SError):
+            solvers.merge(odd, "")
+        try:
+            merged = solvers.merge(names, odd)["value"]
+        except S4SError as error:
+            assert str(error).isprintable()
+        else:
+            assert load_solver(files / merged).nfes == (3, 4, 5, 6)
 
 
 def test_a_bomb_of_a_thumbnail_is_never_opened(files, monkeypatch):

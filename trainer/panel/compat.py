@@ -19,6 +19,9 @@ _SILENT: dict[str, Any] = {"print_exception": False}
 _QUIET = _SILENT if "print_exception" in inspect.signature(gr.Error).parameters else {}
 """A mistake of the user is no matter for the terminal, where Gradio can be told so."""
 
+MOST_SESSIONS = 20
+"""Pages whose components Gradio remembers, each with all choices; ours need none of it."""
+
 UNCHANGED: Any = gr.update()
 """What an event returns for a component that stays the same."""
 
@@ -86,13 +89,17 @@ def on(
     outputs: Any = None,
     js: str | None = None,
     quiet: bool = False,
+    preprocess: bool = False,
 ) -> Any:
     """Listen to a component's event; the result has `.then`.
 
     `js` runs in the browser first. A quiet event skips the queue and shows no spinner: use it for
-    functions that only read files.
+    functions that only read files. The function gets values as the browser sends them, of any type,
+    and has to check them: Gradio's own check, which `preprocess` asks for, fails with all choices
+    in its message if one has just been deleted. Only the contents of a file need it.
     """
     options: dict[str, Any] = {"queue": not quiet, "show_progress": "hidden" if quiet else "full"}
+    options["preprocess"] = preprocess
     if js:
         options[_JS] = js
     return event(_show_errors(function) if function else None, inputs, outputs, **options)
@@ -122,6 +129,7 @@ def mount(app: Any, page: gr.Blocks, max_file_size: int) -> Any:
     not mark it so.
     """
     page.queue(api_open=False)
+    page.state_session_capacity = MOST_SESSIONS
     wanted: dict[str, Any] = {
         "allowed_paths": [],
         "max_file_size": max_file_size,

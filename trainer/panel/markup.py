@@ -20,11 +20,15 @@ _HOW_TO_READ = (
 )
 
 
-def lost_note(run: str) -> str:
-    """Return the note that the page shows while its server, which names its run, is away."""
-    text = "The panel has stopped. This page goes on when it runs again; jobs go on without it."
-    lost = f'<div id="s4s-lost" data-run="{escape(run)}" hidden>{note(text, bad=True)}</div>'
-    return lost if run else ""
+def lost_notes(run: str) -> str:
+    """Return the notes for a page whose server, which names its run, is away or a later one."""
+    gone = "The panel has stopped. This page goes on when it runs again; jobs go on without it."
+    new = "The panel runs again; jobs went on. Reloading clears what you typed or chose here."
+    notes = (
+        f'<div id="s4s-lost" data-run="{escape(run)}" hidden>{note(gone, bad=True)}</div>'
+        f'<div id="s4s-again" hidden>{note(new)}<a class="s4s-button" href="">Reload</a></div>'
+    )
+    return notes if run else ""
 
 
 def empty(text: str) -> str:
@@ -248,6 +252,7 @@ CSS = """
   display: inline-block; padding: .45rem 1rem !important; border-radius: 8px; font-weight: 600;
   background: #7c3aed; color: #fff !important; text-decoration: none !important;
 }
+#s4s-again a { margin-top: .6rem; }
 .s4s-slider { position: relative; max-width: 768px; margin: 0 auto; --split: 50%; }
 .s4s-slider img { display: block; width: 100%; margin: 0; border-radius: 10px; }
 .s4s-slider img + img {
@@ -278,25 +283,48 @@ CSS = """
 
 TICK = """
 () => {
-  const ask = () => fetch(".@RUN@")  // relative: a proxy may show the panel below another path
-    .then((answer) => answer.ok ? answer.text() : null).catch(() => null);
-  clearInterval(window.s4sTick);
+  if (window.s4sTick) return;
+  const find = (selector) => document.querySelector(selector);
+  const pages = "[role=tab], .tab-nav *, .label-wrap";
+  const fields = `input, textarea, select, [role=listbox], button:not(${pages})`;
+  const load = window.fetch;
+  let touched = false, broken = false;
+
+  const ask = async () => {  // relative: a proxy may show the panel below another path
+    const answer = await load(".@RUN@").catch(() => null);
+    const run = answer && answer.ok ? await answer.text().catch(() => "") : "";
+    return /^[0-9a-f]{16}$/.test(run) ? run : null;  // another program may have the port now
+  };
+  const isCurrent = async () => {
+    const lost = find("#s4s-lost"), again = find("#s4s-again");
+    if (!lost) return true;
+    const run = await ask(), over = run !== null && (broken || run !== lost.dataset.run);
+    lost.hidden = run !== null;
+    again.hidden = !(over && touched);
+    if (over && !touched) location.reload();
+    return run !== null && !over;
+  };
+  if (find("#s4s-lost")) {
+    const touch = (event) => {
+      if (event.isTrusted && event.target.closest?.(fields)) touched = true;
+    };
+    for (const kind of ["input", "keydown", "mousedown"])
+      document.addEventListener(kind, touch, true);
+    window.fetch = (url, ...rest) => {
+      if (!String(url).endsWith("/app_id")) return load(url, ...rest);
+      broken = true;  // Gradio 6 has given up its connection and wants to load the page anew
+      return Promise.reject(new Error("The panel reloads its page itself."));
+    };
+  }
   window.s4sTick = setInterval(async () => {
-    const panel = document.querySelector("#s4s-panel");
+    const panel = find("#s4s-panel");
     const seen = panel && panel.offsetParent !== null && document.visibilityState === "visible";
-    if (!seen) return;
-    const note = document.querySelector("#s4s-lost");
-    if (note) {
-      const run = await ask();
-      note.hidden = run !== null;
-      if (run !== null && run !== note.dataset.run) location.reload();
-      if (run !== note.dataset.run) return;
-    }
-    const button = document.querySelector("#s4s-tick");
-    if (button) button.click();
+    if (seen && await isCurrent()) find("#s4s-tick")?.click();
   }, 1500);
 }
 """.replace("@RUN@", RUN)
-"""Clicks the hidden refresh button while the panel is visible; works in every Gradio. The page of
-the panel's own server first asks which run of it answers, and loads itself anew from another one.
+"""Clicks the hidden refresh button while the panel is visible; works in every Gradio.
+
+The page of the panel's own server first asks which run of it answers. From another run it loads
+itself anew, at once if nobody has touched its fields and else when asked to.
 """

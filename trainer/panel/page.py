@@ -20,7 +20,7 @@ _HEAD = (
 def build_page(host: PanelHost | None = None, run: str = "") -> gr.Blocks:
     """Return the page; see `trainer.panel.build`."""
     with compat.blocks("S4S") as page, gr.Column(elem_id="s4s-panel"):
-        gr.HTML(_HEAD + markup.lost_note(run))
+        gr.HTML(_HEAD + markup.lost_notes(run))
         with gr.Tabs() as tabs:
             with gr.Tab("Train", id="train"):
                 train_tab = train.TrainTab(host)

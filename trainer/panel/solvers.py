@@ -21,6 +21,7 @@ from s4s_core.table import SolverPack
 from . import markup
 from .charts import table_charts
 from .compat import Shown, changed, changed_choices, on
+from .fields import text
 
 _NONE = "No solver files yet. Train one, or add a file on the left."
 
@@ -72,7 +73,8 @@ class SolversTab:
         """Connect the buttons; `refresh_after(event)` refreshes the page when an event is over."""
         on(self.delete.click, lambda: gr.update(visible=True), None, self.confirm, quiet=True)
         refresh_after(on(self.confirm.click, delete, self.list))
-        refresh_after(on(self.upload.upload, add, self.upload, [self.upload, self.list]))
+        outputs = [self.upload, self.list]
+        refresh_after(on(self.upload.upload, add, self.upload, outputs, preprocess=True))
         refresh_after(on(self.merge.click, merge, [self.parts, self.name], self.list))
 
 
@@ -95,10 +97,10 @@ def delete(name: Any) -> None:
 
 def merge(names: Any, title: Any) -> Any:
     """Save the tables of several files as a new one; return the update of the list."""
-    if len(names or ()) < 2:
+    if not isinstance(names, list) or len(names) < 2:
         raise SolverFileError("Choose two or more files to merge.")
     pack = merge_packs([load_unchanged(find_solver(name)) for name in names])
-    title = (title or "").strip()[:80]
+    title = text({"name": title}, "name").strip()[:80]
     if title:
         pack = SolverPack(pack.tables, {**pack.metadata, "name": title})
     path = publish(dump_solver(pack), title or pack.metadata.get("name") or "merged")

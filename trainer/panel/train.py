@@ -134,7 +134,7 @@ def _run_fields() -> dict[str, Any]:
 
 
 def _effort_help(effort: Any) -> str:
-    text = PRESETS[effort].help if effort in PRESETS else ""
+    text = PRESETS[effort].help if effort in list(PRESETS) else ""
     return f"{text[:1].upper()}{text[1:]}."
 
 

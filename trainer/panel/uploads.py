@@ -1,9 +1,11 @@
-"""The folder of a running panel: its uploads go there, and it is deleted with the panel.
+"""The folder of a running panel: all that Gradio writes goes there, and it is deleted with the
+panel.
 
 A panel that is killed leaves its folder behind; the next one removes it. A lock in each folder says
 whether its panel lives.
 """
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -14,8 +16,8 @@ from s4s_core.app.folders import data_home
 from s4s_core.errors import S4SError
 from s4s_core.lock import Lock, holder
 
-MOST_UPLOADS = 64 << 20
-"""Bytes of uploads that a panel keeps: each is read at once and needed no more."""
+MOST_BYTES = 64 << 20
+"""Bytes of files that a panel keeps: each is read at once and needed no more."""
 
 LOCK = "lock"
 _PATIENCE = 10.0
@@ -33,8 +35,8 @@ def own_folder() -> Iterator[Path]:
     try:
         home.mkdir(parents=True, exist_ok=True)
         with Lock(home / LOCK) as door:  # nobody sweeps while another one's lock is not yet taken
-            door.take(_PATIENCE)
-            _sweep(home)
+            if door.take(_PATIENCE):
+                _sweep(home)
             folder = Path(tempfile.mkdtemp(prefix="s4s-panel-", dir=home))
             mine = Lock(folder / LOCK)
             mine.take()
@@ -54,16 +56,20 @@ def _sweep(home: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def trim(folder: Path, most: int = MOST_UPLOADS) -> None:
-    """Remove the oldest uploads until the others are at most `most` bytes."""
+def trim(folder: Path, most: int = MOST_BYTES) -> None:
+    """Remove the oldest files below a panel's folder until the others are at most `most` bytes."""
     found = []
-    for path in folder.glob("*/*"):  # Gradio puts each file into a folder of its own
-        with suppress(OSError):
-            status = path.stat()
-            found.append((status.st_mtime_ns, status.st_size, path))
+    for place, _, names in os.walk(folder):
+        for path in (Path(place, name) for name in names):
+            with suppress(OSError):
+                status = path.lstat()
+                found.append((status.st_mtime_ns, status.st_size, path))
     left = sum(size for _, size, _ in found)
     for _, size, path in sorted(found):
         if left <= most:
             return
-        shutil.rmtree(path.parent, ignore_errors=True)
-        left -= size
+        if path != folder / LOCK:
+            left -= size
+            with suppress(OSError):  # its folder goes too, unless it holds another file
+                path.unlink()
+                path.parent.rmdir()
