@@ -1,7 +1,6 @@
 """One training run in the graph: what it learns from, its progress, and its result."""
 
 import hashlib
-import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -40,6 +39,7 @@ from ..s4s_core.errors import TrainingError
 from ..s4s_core.lock import Lock, holder
 from ..s4s_core.names import AUTO, EFFORTS, MEASURES
 from ..s4s_core.objectives import chosen_objective, objective
+from ..s4s_core.regular import remove_tree
 from ..s4s_core.table import SolverPack, SolverTable
 from ..s4s_core.teacher import Pairs, draw_noise
 from ..s4s_core.training.fit import STATE_VERSION, Result, fit
@@ -136,7 +136,7 @@ class TrainingRun:
             trained.about["thumbnail"] = pictures.data_uri(first, _THUMBNAIL_SIZE)
             pack = trained.result.pack
             pack = SolverPack(pack.tables, trained.about | dict(pack.metadata))
-            shutil.rmtree(trained.folder, ignore_errors=True)
+            remove_tree(trained.folder)
             _send_end(self.node, "done")
             return pack, as_image(pictures.sheet(rows)), trained.report
         except Exception as error:
@@ -242,7 +242,7 @@ def remove_abandoned(home: Path) -> None:
         with suppress(OSError):  # another ComfyUI may have just finished it
             old = folder.stat().st_mtime < time.time() - KEEP_SECONDS
             if old and holder(folder / LOCK) is None:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(folder)
 
 
 def _sheet_rows(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from ..atomic import write_new
+from ..atomic import sweep_folder, write_new
 from ..errors import SolverFileError, visible
 
 CHECKOUT = Path(__file__).absolute().parents[2]
@@ -31,6 +31,7 @@ _UNSHOWABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\
 
 _HOST_PARENTS = ("custom_nodes", "extensions")
 _registered: list[Path] = []
+_DAY = 86_400
 
 
 def data_home() -> Path:
@@ -240,8 +241,10 @@ def publish(data: bytes, stem: object) -> Path:
 def save_new(folder: Path, stem: object, data: bytes) -> Path:
     """Write a new solver file into a folder and return its path.
 
-    It is named after `stem`, or after PLAIN_STEM if the file system refuses that name.
+    It is named after `stem`, or after PLAIN_STEM if the file system refuses that name. What killed
+    writers left there is removed.
     """
+    sweep_folder(folder, _DAY)
     with _explain_error(folder):
         try:
             return write_new(names_for(folder, stem), data)

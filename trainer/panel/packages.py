@@ -4,7 +4,6 @@ Installing gradio would change packages that the host needs. So it goes into a s
 only the panel's process uses; jobs and renderings use the host's packages.
 """
 
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from s4s_core.app.folders import CHECKOUT, panel_packages
 from s4s_core.app.processes import trainer_command
 from s4s_core.errors import S4SError, shell_line
 from s4s_core.lock import Lock
+from s4s_core.regular import remove_tree
 
 from ..extras import install_line, list_of
 
@@ -53,7 +53,7 @@ def _install() -> None:
             if not lock.take():
                 raise S4SError("Another process is downloading gradio. Wait and try again.")
             for left in home.glob(f"{NEW}*"):
-                shutil.rmtree(left, ignore_errors=True)
+                remove_tree(left)
             with tempfile.TemporaryDirectory(
                 prefix=NEW, dir=home, ignore_cleanup_errors=True
             ) as folder:

@@ -6,7 +6,6 @@ whether its panel lives.
 """
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ from pathlib import Path
 from s4s_core.app.folders import data_home
 from s4s_core.errors import S4SError
 from s4s_core.lock import Lock, holder
+from s4s_core.regular import remove_tree
 
 MOST_BYTES = 64 << 20
 """Bytes of files that a panel keeps: each is read at once and needed no more."""
@@ -46,14 +46,14 @@ def own_folder() -> Iterator[Path]:
         yield folder
     finally:
         mine.release()
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
 
 
 def _sweep(home: Path) -> None:
     """Remove the folders of panels that are no longer alive."""
     for folder in home.glob("s4s-panel-*"):
         if holder(folder / LOCK) is None:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
 
 
 def trim(folder: Path, most: int = MOST_BYTES) -> None:
