@@ -80,6 +80,18 @@ ODD += [
 """Names that a list must show."""
 
 
+def make_deep(folder, levels):
+    """Make a tree that no path reaches, with a file in each level."""
+    folder.mkdir()
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.close(os.open("file", os.O_CREAT, dir_fd=here))
+        os.mkdir("d", dir_fd=here)
+        here, above = os.open("d", os.O_RDONLY, dir_fd=here), here
+        os.close(above)
+    os.close(here)
+
+
 def fill_with_hostile_entries(folder, data):
     """Put entries of every kind into a folder; `data` is that of a solver file.
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, fields
 
 import pytest
-from hostile import ODD_VALUES
+from hostile import ODD_VALUES, make_deep
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -189,6 +189,62 @@ def test_a_comparison_whose_files_are_none_is_an_error():
     for name in rendering.PICTURES:
         os.mkfifo(folder / f"{name}.png")
     assert "<img" not in compare.refresh({}, None, None)[3]
+
+
+def test_a_flood_of_metrics_is_read_in_part():
+    """16 MB of the shortest lines: no more of them are parsed than a plot needs."""
+    job, line = add(), json.dumps(asdict(Metric("gauss-newton", 5, 1, 0.5, 0.6, 70, 1.0)))
+    (job.path / METRICS).write_bytes(b"1\n" * (8 << 20) + line.encode())
+    assert len(job._lines(store._LARGEST_METRICS)) <= store._MOST_LINES
+    assert len(job.metrics()) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="bytes of POSIX")
+def test_a_job_is_not_queued_from_a_folder_that_its_state_cannot_name(tmp_path, monkeypatch):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(JobError, match="cannot be queued from here") as error:
+        add()
+    assert str(error.value).isprintable() and list_jobs() == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has shorter paths")
+def test_jobs_in_whose_folders_trees_are_too_deep_are_deleted():
+    """And the queue goes on: it empties the trash when it starts."""
+    bad, good = add(), add()
+    make_deep(bad.path / "deep", 3000)
+    bad.delete()
+    make_deep(jobs_home() / ".old-x", 3000)
+    os.mkfifo(jobs_home() / ".old-pipe")
+    runner.run_queue()
+    assert good.view().status == "failed"  # its turn came
+    assert {path.name for path in jobs_home().iterdir() if path.is_dir()} == {good.id}
+
+
+def test_unfinished_additions_are_removed(monkeypatch):
+    """At once if an error ends them, and later if the process was killed."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (jobs_home() / ".new-killed").mkdir(parents=True)
+    os.utime(jobs_home() / ".new-killed", (0, 0))
+    (jobs_home() / ".new-now").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(store.ProcessFolder, "write_state", full)
+        with pytest.raises(JobError, match="No space left"):
+            add()
+    runner.run_queue()
+    assert [path.name for path in jobs_home().glob(".new-*")] == [".new-now"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
+def test_a_queue_that_cannot_run_is_an_error(capsys):
+    jobs_home().mkdir(parents=True)
+    (jobs_home() / store.RUNNER_LOCK).mkdir()
+    assert main(["queue"]) == 1
+    assert capsys.readouterr().err.startswith("error: Could not lock")
 
 
 def hostile_jobs():

@@ -22,6 +22,7 @@ from s4s_core import atomic, load_solver
 from s4s_core.app.folders import jobs_home, publish, solver_folders
 from s4s_core.app.jobs import (
     CONFIG,
+    FIT,
     METRICS,
     RESULT,
     RUNNER_LOG,
@@ -207,6 +208,38 @@ def test_a_bad_model_fails_with_one_line(home, model, says):
     assert (view.status, view.exit_code, view.result) == ("failed", 1, None)
     assert re.search(says, view.error) and "\n" not in view.error
     assert not solver_folders()[0].exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
+@pytest.mark.parametrize("name", [CONFIG, METRICS, FIT, SAMPLES, worker.TEACHER])
+@pytest.mark.parametrize("make", [os.mkfifo, "link"], ids=["pipe", "link"])
+def test_a_worker_waits_for_nothing_and_writes_through_no_link(home, name, make):
+    """The job fails and says what is in its way, or goes on without; the file elsewhere stays."""
+    job, other = add(), home / "other"
+    elsewhere = other if name in (SAMPLES, worker.TEACHER) else other / "file"
+    other.mkdir()
+    (other / "file").write_text("kept")
+    (job.path / name).unlink(missing_ok=True)
+    make(job.path / name) if make is os.mkfifo else (job.path / name).symlink_to(elsewhere)
+    work_there(job)
+    view = job.view()
+    if view.status == "done":
+        assert name in (SAMPLES, FIT)
+    else:
+        assert name in view.error and "Unexpected" not in view.error
+    assert [path.name for path in other.iterdir()] == ["file"]
+    assert (other / "file").read_text() == "kept"
+    job.delete()
+    assert not job.path.exists()
+
+
+def test_what_lies_among_the_pictures_stops_no_job():
+    job = add()
+    (job.path / SAMPLES).mkdir()
+    for name in ("0001 (copy).png", "0.5.png", "1a.png", "x.png", "9" * 50 + ".png"):
+        (job.path / SAMPLES / name).touch()
+    assert job.sheet() is None and work_here(job).status == "done"
+    assert job.sheet() is not None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits are POSIX's")

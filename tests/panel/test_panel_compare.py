@@ -1,8 +1,10 @@
 """The tab Compare, and the renderings that it shows."""
 
 import json
+import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hostile import FORGED_NAMES, ODD_VALUES
@@ -112,6 +114,31 @@ if sys.argv[1] == "late":
     RenderingReport(folder).write("teacher: call 3 of 20", 0.1)
 time.sleep(600)
 """
+
+
+def test_one_comparison_starts_however_often_render_is_pressed(home, monkeypatch):
+    folder = rendering.compare_home()
+    line = [sys.executable, "-c", RENDERER, "early", str(folder)]
+    monkeypatch.setattr(rendering, "trainer_command", lambda *_: line)
+    with ThreadPoolExecutor(4) as pool:
+        pressed = [pool.submit(rendering.start, folder, []) for _ in range(4)]
+    refused = [each.exception() for each in pressed if each.exception()]
+    assert len(refused) == 3 and all("already being rendered" in str(each) for each in refused)
+    rendering._started.clear()  # as another panel sees it
+    with pytest.raises(S4SError, match="already being rendered"):
+        rendering.start(folder, [])
+    (process,) = (each.result() for each in pressed if not each.exception())
+    process.kill()
+    process.wait()
+    os.utime(folder / "state.json", (0, time.time() + 9999))  # as after a clock was set back
+    assert not rendering.rendering_state(folder)[1]
+
+
+@pytest.mark.parametrize("prompt", ["x" * 300_000, "a\0b"])
+def test_a_prompt_that_no_process_can_be_given_is_refused(files, home, prompt):
+    with pytest.raises(S4SError, match="A prompt must have at most"):
+        rendering.start(rendering.compare_home(), [f"--prompt={prompt}"])
+    assert rendering.rendering_state(rendering.compare_home()) == (None, False)
 
 
 @pytest.mark.parametrize("when", ["early", "late"])

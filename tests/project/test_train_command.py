@@ -178,6 +178,28 @@ def test_a_state_that_the_user_names_stays_and_goes_on(capsys, monkeypatch, fold
     assert code == 130 and "Going on at" not in err
 
 
+@pytest.mark.parametrize("entry", ["a thesis", "a folder", "a pipe"])
+def test_what_the_user_names_is_not_deleted_unless_it_is_a_run(capsys, monkeypatch, folder, entry):
+    if entry == "a thesis":
+        Path("thesis.txt").write_text("years of work")
+    elif os.name != "nt":
+        (os.mkdir if entry == "a folder" else os.mkfifo)("thesis.txt")
+    before = os.lstat("thesis.txt").st_mode
+    for more in ([], ["--fresh"]):
+        options = [*model(), *SMALL, "--state", "thesis.txt", *more]
+        code, out, err = train_here(capsys, monkeypatch, *options)
+        assert (code, out) == (1, "") and "is not a valid saved run" in err.splitlines()[-1]
+    assert "choose another file" in err and os.lstat("thesis.txt").st_mode == before
+    assert entry != "a thesis" or Path("thesis.txt").read_text() == "years of work"
+
+
+def test_only_the_run_is_removed_from_its_folder(capsys, monkeypatch, folder):
+    Path("my.safetensors.run").mkdir()
+    Path("my.safetensors.run/notes.txt").write_text("mine")
+    assert train_here(capsys, monkeypatch, *model("latents"), *SMALL)[0] == 0
+    assert [path.name for path in Path("my.safetensors.run").iterdir()] == ["notes.txt"]
+
+
 def test_what_is_refused_leaves_nothing_behind(capsys, monkeypatch, folder):
     code, _, err = train_here(capsys, monkeypatch, *model(), *SMALL, "--budget", "300")
     assert code == 1 and "A budget of 300 model calls is too small" in err and not left(folder)

@@ -1,10 +1,12 @@
 """Teachers, conditions, and the cache of teacher results."""
 
+import os
 from functools import partial
 
 import pytest
 import torch
 from learners import ALL_METHODS, changed, guided, message_of, small, tiny_fit
+from safetensors.torch import load, save
 
 from s4s_core import classical_table, schedule
 from s4s_core.errors import ModelError, TrainingError
@@ -182,7 +184,25 @@ def draw(model, cache, seed=0, count=6, nfe=20):
     return pairs, model.calls - before
 
 
-@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: b"bad", lambda data: data[:-5]])
+def with_one_bit_flipped(data):
+    return data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
+
+
+def with_another_target(make):
+    """Return what replaces a file by one without checksum, as version 0.1 wrote them."""
+    return lambda data: save({"target": make(load(data)["target"])})
+
+
+DAMAGES = [
+    *(lambda data: b"", lambda data: b"bad", lambda data: data[:-5], with_one_bit_flipped),
+    with_another_target(lambda t: torch.zeros(t.shape, dtype=torch.int64)),
+    with_another_target(lambda t: t[..., :-1].contiguous()),
+    with_another_target(lambda t: t.sum()),
+    with_another_target(lambda t: t * float("nan")),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_teacher_results_are_cached_and_reused_unless_damaged(tmp_path, damage):
     model, cache = prompted(), tmp_path / "new"
     first, calls = draw(model, cache)
@@ -194,9 +214,25 @@ def test_teacher_results_are_cached_and_reused_unless_damaged(tmp_path, damage):
     again, calls = draw(model, cache)
     assert calls == 6 * 20 and torch.equal(first.target, again.target)
     assert draw(model, cache)[1] == 0
+    file.write_bytes(save(load(file.read_bytes())))
+    assert draw(model, cache)[1] == 0, "version 0.1 wrote no checksum"
     for options in ({"seed": 1}, {"count": 7}, {"nfe": 19}):
         assert draw(model, cache, **options)[1] > 0
     assert draw(prompted("another"), cache)[1] == 6 * 20
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such entries")
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_place_that_takes_no_results_is_named(tmp_path, make):
+    """And nothing waits for it."""
+    model = prompted()
+    draw(model, tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    make(file)
+    with pytest.raises(TrainingError, match="Could not save the teacher's results to") as error:
+        draw(model, tmp_path)
+    message_of(error)
 
 
 def test_what_must_not_be_cached(tmp_path):
