@@ -55,7 +55,7 @@ def path_field(kind: Any) -> Any:
     info = ["Choose a .safetensors file, or enter the full path of one or of a diffusers folder."]
     if len(found.files) > MOST_CHECKPOINTS:
         info.append(f"Listed are {MOST_CHECKPOINTS} of {len(found.files):,} files.")
-    info += [f"Not listed: {short(name)}. {why}" for name, why in found.faults.items()]
+    info += [f"Not listed is {short(name)}: {why}" for name, why in found.faults.items()]
     field = gr.Dropdown(
         choices=[showable(path) for path in found.files.values()][:MOST_CHECKPOINTS],
         value="",
