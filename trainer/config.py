@@ -89,9 +89,7 @@ class TrainConfig:
         object.__setattr__(self, "nfes", tuple(sorted(set(self.nfes))))
         object.__setattr__(self, "options", dict(sorted(upgraded(self.options).items())))
         self._check_options()
-        plain = self.plain()
-        in_header = len(json.dumps(json.dumps(plain)))  # JSON inside JSON, in ASCII
-        if in_header > MOST_TEXT or len(toml.dumps(plain)) > MOST_FILE:
+        if len(json.dumps(json.dumps(self.plain()))) > MOST_TEXT:  # JSON inside JSON, in ASCII
             raise ConfigError("The prompts are too long for a solver file. Use fewer.")
         try:
             self._check_runs()

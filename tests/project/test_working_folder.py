@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from panels import Panel
+from wheels import offline
 
 from s4s_core.app.folders import DEMO_SOLVER, solver_files
 from s4s_core.app.jobs import list_jobs
@@ -159,8 +160,10 @@ def test_a_link_to_a_script_imports_from_the_checkout(traps, name):
 
 @pytest.mark.parametrize("place", ["stdlib", "platlib"])
 @pytest.mark.parametrize("path", ["", "."])
-def test_a_working_folder_of_pythons_own(place, path):
-    folder, env = sysconfig.get_path(place), os.environ | {"PYTHONPATH": path}
+def test_a_working_folder_of_pythons_own(tmp_path, place, path):
+    """Python finds itself and its packages, so nothing is installed."""
+    folder, env = sysconfig.get_path(place), os.environ | offline(tmp_path)
+    env |= {"PYTHONPATH": path, "S4S_VENV": str(tmp_path / "venv")}
     for command in ([sys.executable, ROOT / "s4s.py"], trainer_command()):
         done = subprocess.run([*command, *INSPECT], cwd=folder, env=env, capture_output=True)
         assert (done.returncode, done.stderr) == (0, b"") and b"NFE 5" in done.stdout
