@@ -86,7 +86,7 @@ def test_files_are_listed_by_relative_name_and_the_first_folder_wins(home):
 @pytest.mark.parametrize(
     "name",
     ["../x.safetensors", "/etc/passwd", "", "\0", "X" * 9999, *ODD_VALUES],
-    ids=lambda name: repr(type(name)),
+    ids=lambda name: type(name).__name__,
 )
 def test_names_outside_the_listing_are_refused(home, name, monkeypatch):
     """And values that are no names; the message can be shown, whatever the folder is called."""
