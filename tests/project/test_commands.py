@@ -97,7 +97,6 @@ WRITERS = [
         (["train", "--nfe="], "--nfe must be a list of positive"),
         (["train", "--init=", "--model", "mixture"], "solver:order:schedule"),
         (["train", "--model="], "Unknown model ''"),
-        (["compare", "--nfe="], "--nfe must be a list of positive"),
         (["sample", "--classical="], "solver:order:schedule"),
         *(([command, "--solver=", "--out=a.png"], "cannot be read") for command in RUNNERS),
         (["compare", "--nfe", "3,99"], "no table for 99 steps. Choose one of 3"),

@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
     add_solver_arguments(parser, count=32, out="compare.png")
     parser.add_argument(
-        "--nfe", help=f"model calls (default: all in the file, at most {MOST_TABLES})"
+        "--nfe", default="", help=f"model calls (default: all in the file, at most {MOST_TABLES})"
     )
     parser.add_argument("--json", action="store_true", help="print the errors as JSON")
 
@@ -41,7 +41,7 @@ def run(args: Namespace) -> int:
     check_output("--out", args.out, PICTURE, args.solver)
     choice = model_from_args(args)
     pack = pack_from_args(args, choice.kind)
-    nfes = chosen(pack, () if args.nfe is None else parse_counts("--nfe", args.nfe))
+    nfes = chosen(pack, parse_counts("--nfe", args.nfe) if args.nfe else ())
     model = open_model(choice)
     warn(check_fit(pack, model))
     teacher = recorded_teacher(pack, model, lambda warning: warn([warning]))
