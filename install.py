@@ -8,7 +8,8 @@ host, not even as a dependency of another package.
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # embedded Pythons do not
+CALLED, HERE = map(os.path.dirname, (os.path.abspath(__file__), os.path.realpath(__file__)))
+sys.path[:] = [HERE, *(path for path in sys.path if path != CALLED)]  # a link's folder is foreign
 from trainer.__main__ import forget_working_folder
 
 forget_working_folder()  # before anything else is imported
@@ -19,7 +20,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-ROOT = Path(__file__).absolute().parent
+ROOT = Path(HERE)
 """Where pip runs: nothing in the folder that the host was started in may be imported."""
 
 HOST_PACKAGES = ("torch", "torchvision", "gradio", "numpy")

@@ -14,7 +14,8 @@ import sys
 if sys.version_info < (3, 10):  # noqa: UP036 - older versions fail on the code below
     sys.exit("error: S4S needs Python 3.10 or newer; this is " + sys.version.split()[0] + ".")
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # embedded Pythons do not
+CALLED, HERE = map(os.path.dirname, (os.path.abspath(__file__), os.path.realpath(__file__)))
+sys.path[:] = [HERE, *(path for path in sys.path if path != CALLED)]  # a link's folder is foreign
 from trainer.__main__ import forget_working_folder
 
 forget_working_folder()  # before anything else is imported
@@ -28,7 +29,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent
+ROOT = Path(HERE)
 DEFAULT_COMMAND = ["panel"]
 EXTRAS = ROOT / "requirements"
 RUN_FILES = [ROOT / "requirements.txt", EXTRAS / "panel.txt", EXTRAS / "lpips.txt"]

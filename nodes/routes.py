@@ -191,6 +191,8 @@ async def _bytes(request: web.Request) -> bytes:
         await request.content.readexactly(_LARGEST_BODY + 1)
     except asyncio.IncompleteReadError as error:
         return error.partial
+    except web.RequestPayloadError as error:  # not what its Content-Encoding says
+        raise Refused(400, "The request's body cannot be decompressed.") from error
     raise Refused(413, f"The request's body must be at most {_LARGEST_BODY} bytes.")
 
 

@@ -95,8 +95,11 @@ class Section(scripts.Script):
     def before_process(self, p: Processing, solver: str | None = None) -> None:
         take_back()
 
-    def process(self, p: Processing, solver: str | None = None) -> None:
-        """Choose the job's solver; jobs without our settings (some helpers) keep the last one."""
-        name = solver_choice.name_for(p, solver)
-        if name:
-            solver_choice.choose(name)
+    def process(self, p: Processing, *settings: str | None) -> None:
+        """Choose the job's solver: none if the section's choice is empty.
+
+        Jobs without our settings (some helpers) keep the last one.
+        """
+        named = solver_choice.axis_value(p)
+        if named or settings:
+            solver_choice.choose(named or settings[0] or solver_choice.NONE)

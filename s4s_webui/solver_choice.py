@@ -12,7 +12,7 @@ from modules import scripts
 from modules.paths_internal import models_path
 
 from s4s_core.app import folders
-from s4s_core.errors import HostError
+from s4s_core.errors import HostError, short
 from s4s_core.hosting import image_metadata
 from s4s_core.solver_file import load_unchanged
 from s4s_core.table import SolverPack
@@ -64,7 +64,7 @@ def chosen_solver() -> SolverPack:
     if _chosen == NONE:
         raise HostError(
             "No S4S solver is chosen. Choose a file in the section 'S4S' below the settings, or "
-            f"put one into {folders.solver_folders()[0]} first."
+            f"put one into {folders.showable(folders.solver_folders()[0])} first."
         )
     return load_solver(_chosen)
 
@@ -76,9 +76,9 @@ def write_infotext(p: Processing, pack: SolverPack, calls: int) -> None:
     p.extra_generation_params.update({SOLVER: _chosen, HASH: about["hash"], key: about["nfe"]})
 
 
-def name_for(p: Processing, solver: str | None) -> str | None:
-    """Return the solver for a job: the plot axis goes before the section's choice."""
-    return getattr(p, AXIS_FIELD, None) or solver
+def axis_value(p: Processing) -> str | None:
+    """Return the solver that the plot axis sets for a job; it goes before the section's choice."""
+    return getattr(p, AXIS_FIELD, None)
 
 
 def register_axis() -> None:
@@ -99,4 +99,4 @@ def _apply_axis(p: Processing, value: str, _values: Sequence[str]) -> None:
 def _confirm_axis(_p: Processing, values: Sequence[str]) -> None:
     unknown = sorted(set(values) - set(choices()))
     if unknown:
-        raise RuntimeError(f"There is no S4S solver '{unknown[0]}'.")
+        raise RuntimeError(f"There is no S4S solver '{short(unknown[0])}'.")

@@ -14,7 +14,8 @@ PACKAGE = os.path.dirname(os.path.abspath(__file__))
 def forget_working_folder() -> None:
     """Make the folder of this package importable and the working folder not, unless it is that one.
 
-    An empty part of PYTHONPATH stands for the working folder, so child processes get none.
+    Or Python's own, or Python is isolated and takes nothing from where it is started. An empty part
+    of PYTHONPATH stands for the working folder, so child processes get none.
     """
     try:
         working = os.path.realpath(os.getcwd())
@@ -24,10 +25,27 @@ def forget_working_folder() -> None:
     def others(paths: list[str]) -> list[str]:
         return [path for path in paths if path and os.path.realpath(path) != working]
 
-    home, kept = os.path.dirname(PACKAGE), [path for path in others(sys.path) if path != PACKAGE]
+    own = sys.flags.isolated or working in map(os.path.realpath, _pythons_folders())
+    found = sys.path if own else others(sys.path)
+    home, kept = os.path.dirname(PACKAGE), [path for path in found if path != PACKAGE]
     sys.path[:] = kept if home in kept else [home, *kept]
     parts = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(others(parts))
+
+
+def _pythons_folders() -> list[str]:
+    """Return where Python's modules and packages are, known without an import."""
+    library, site = os.path.dirname(os.__file__), sys.modules.get("site")
+    binary = os.path.join(library, "lib-dynload"), os.path.join(sys.base_prefix, "DLLs")
+    packages = [] if site is None else [*site.getsitepackages(), site.getusersitepackages()]
+    return [library, *binary, *packages]
+
+
+def start() -> int | str:
+    """Run the command line wherever Python was started: what the wheel's command `s4s` calls."""
+    forget_working_folder()
+    os.environ["PYTHONSAFEPATH"] = "1"  # for child processes; Python 3.10 ignores it
+    return main()
 
 
 def main() -> int | str:
@@ -44,6 +62,4 @@ def main() -> int | str:
 
 
 if __name__ == "__main__":
-    forget_working_folder()
-    os.environ["PYTHONSAFEPATH"] = "1"  # for child processes; Python 3.10 ignores it
-    sys.exit(main())
+    sys.exit(start())

@@ -1,7 +1,9 @@
 """Command-line options that several commands share, and checks that argparse does not make."""
 
+import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -9,8 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from s4s_core.errors import S4SError
 
 if TYPE_CHECKING:
+    from s4s_core import SolverPack
+
     from .config import TrainConfig
     from .models import ModelChoice
+
+PICTURE = (".png",)
+"""How the name of a picture ends: all that S4S writes are PNG."""
 
 
 class Parser(Protocol):
@@ -50,7 +57,7 @@ def model_from_args(args: Namespace, model: "ModelChoice | None" = None) -> "Mod
     from .models import ModelChoice
 
     model = model or ModelChoice()
-    if args.model:
+    if args.model is not None:
         chosen = ModelChoice.parse(args.model)
         model = replace(model, kind=chosen.kind, path=chosen.path)
     if args.prompt:
@@ -70,11 +77,43 @@ def check_draw(count: int, seed: int) -> None:
         raise S4SError("--count must be >= 1 and --seed must be >= 0.")
 
 
-def check_folder(option: str, path: str) -> None:
-    """Raise S4SError unless the folder of an output file exists: checked before the work."""
-    folder = Path(path).absolute().parent
-    if not folder.is_dir():
+def pack_from_args(args: Namespace, kind: str) -> "SolverPack":
+    """Return the solver that is named, or the one that ships with a kind of models."""
+    from s4s_core import load_solver
+
+    from .models import bundled_solver
+
+    return load_solver(bundled_solver(kind) if args.solver is None else args.solver)
+
+
+def check_output(option: str, path: str, endings: Sequence[str], *inputs: str | None) -> None:
+    """Raise S4SError unless a file can be written to `path`: checked before the work.
+
+    Its name must have one of the endings, and it must be none of the files that the command reads.
+    """
+    target = Path(path)
+    folder = target.absolute().parent
+    if target.suffix.lower() not in endings:
+        raise S4SError(f"{option} '{path}': the name must end in {' or '.join(endings)}.")
+    if not os.path.isdir(folder):
         raise S4SError(f"{option} {path}: the folder {folder} does not exist.")
+    try:
+        os.lstat(target)
+    except FileNotFoundError:
+        return
+    except OSError as error:  # for example a name that is too long
+        raise S4SError(f"{option} {path}: {error.strerror}. Choose another name.") from None
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise S4SError(f"{option} {path} is not a file. Choose another name.")
+    check_no_input(option, path, *inputs)
+
+
+def check_no_input(option: str, path: str | os.PathLike[str], *inputs: str | None) -> None:
+    """Raise S4SError if an output is one of the files that the command reads."""
+    for given in filter(None, inputs):
+        with suppress(OSError, ValueError):  # one that is not there is overwritten by nobody
+            if os.path.samefile(path, given):
+                raise S4SError(f"{option} {path} would overwrite {given}. Choose another name.")
 
 
 def parse_counts(option: str, text: str) -> list[int]:
@@ -130,13 +169,13 @@ def config_from_args(args: Namespace) -> "TrainConfig":
     from .config import TrainConfig, read_config, read_shared_config, with_preset
 
     read = read_config if args.allow_code else read_shared_config
-    config = read(args.config) if args.config else TrainConfig()
-    if args.preset:
+    config = TrainConfig() if args.config is None else read(args.config)
+    if args.preset is not None:
         config = with_preset(config, args.preset)
     keys = ("name", "effort", "budget", "method", "objective", "teacher", "seed")
     changes = _given(args, keys) | {"model": model_from_args(args, config.model)}
-    if args.nfe:
+    if args.nfe is not None:
         changes["nfes"] = tuple(parse_counts("--nfe", args.nfe))
-    if args.init:
+    if args.init is not None:
         changes["options"] = {**config.options, "init": args.init}
     return replace(config, **changes)

@@ -48,8 +48,14 @@ LONGEST_NAME = 80
 MOST_TEXT = 80_000
 """The most bytes of a config, because it is stored in the solver file's header."""
 MOST_FILE, MOST_DOTS = 200_000, 500
-"""The most characters of a config's file, and dots in a line: Python's reader takes gigabytes for a
-key of many parts."""
+"""The most characters of a config's file, and dots of keys and numbers in a line: Python's reader
+takes gigabytes for a key of many parts."""
+_TEXTS = re.compile(
+    r'"""(?:\\.|[^\\])*?(?:"{3,5}|\Z)|"(?:\\.|[^"\\\n])*"?|'
+    r"'''.*?(?:'{3,5}|\Z)|'[^'\n]*'?|#[^\n]*",
+    re.DOTALL,
+)
+"""TOML's texts and comments; one that does not end reaches as far as it could."""
 
 TOML = "tomllib" if sys.version_info >= (3, 11) else "tomli"
 CONSENT = "Add --allow-code if you trust it, or name the model yourself on the command line."
@@ -181,8 +187,8 @@ def from_toml(text: str) -> TrainConfig:
     """Read a config from TOML; raise ConfigError if it is not valid."""
     if len(text) > MOST_FILE:
         raise ConfigError(f"A config has at most {MOST_FILE:,} characters.")
-    if max(line.count(".") for line in text.split("\n")) > MOST_DOTS:
-        raise ConfigError(f"A line of a config has at most {MOST_DOTS} dots.")
+    if max(line.count(".") for line in _TEXTS.sub("", text).split("\n")) > MOST_DOTS:
+        raise ConfigError(f"A line of a config has at most {MOST_DOTS} dots outside of texts.")
     try:
         values = importlib.import_module(TOML).loads(text.removeprefix("\ufeff"))
     except ModuleNotFoundError:
@@ -202,7 +208,8 @@ def read_config(path: str | os.PathLike[str]) -> TrainConfig:
         with open(path, encoding="utf-8") as file:
             return from_toml(file.read(MOST_FILE + 1))
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null byte in the name
-        raise ConfigError(f"Could not read {path}: {error}.") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"Could not read '{path}': {reason}.") from None
 
 
 def read_shared_config(path: str | os.PathLike[str]) -> TrainConfig:
@@ -225,7 +232,8 @@ def is_remote_or_device(text: str) -> bool:
     path = text.replace("\\", "/")
     last = re.sub("^[A-Za-z]:", "", path.rstrip("/ ").rpartition("/")[2])
     roots = ("//", "/??/", "/dev/", "/proc/", "/sys/", "/net/", "/afs/")
-    places = path, os.path.abspath(os.path.expanduser(path)), os.path.realpath(path)
+    full = os.path.expanduser(path)
+    places = path, os.path.abspath(full), os.path.realpath(full)
     is_device = re.split("[.:]", last)[0].strip().lower() in RESERVED
     return is_device or any(f"{place}/".startswith(roots) for place in places)
 

@@ -77,8 +77,9 @@ def _host_folders(checkout: Path) -> list[Path]:
 
 def solver_folders() -> list[Path]:
     """Return the folders of solver files, the one for new files first. They may not exist yet."""
-    if os.environ.get("S4S_SOLVERS"):
-        return [Path(part) for part in os.environ["S4S_SOLVERS"].split(os.pathsep) if part]
+    chosen = os.environ.get("S4S_SOLVERS", "").split(os.pathsep)
+    if any(chosen):
+        return [Path(part) for part in chosen if part]
     named = _registered or _host_folders(CHECKOUT)
     return list(dict.fromkeys([*named, data_home() / "solvers"]))
 
@@ -117,7 +118,7 @@ def list_folders(folders: Iterable[Path]) -> Listing:
             if fault is None:
                 files.setdefault(name, os.path.join(folder, name))
             else:
-                faults.setdefault(_shown(name), fault)
+                faults.setdefault(showable(name), fault)
     shown = {name: faults[name] for name in sorted(faults)[:MAX_FAULTS]}
     if len(faults) > MAX_FAULTS:
         shown["..."] = f"{len(faults) - MAX_FAULTS:,} more entries cannot be listed."
@@ -172,20 +173,22 @@ def _reason(error: OSError) -> str:
     return f"{error.strerror or error}."
 
 
-def _shown(name: str) -> str:
-    """Return a name with escapes instead of characters that cannot be shown."""
-    return _UNSHOWABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), name)
+def showable(path: str | os.PathLike[str]) -> str:
+    """Return a path or a name with escapes instead of characters that cannot be shown."""
+    text = os.fspath(path)
+    return _UNSHOWABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def find_solver(name: str) -> Path:
-    """Return the path of a listed solver; raise SolverFileError for any other name."""
-    files = solver_files()
-    if name not in files:
+def find_solver(name: object) -> Path:
+    """Return the path of a listed solver; raise SolverFileError for any other value."""
+    found = solver_files().get(name) if isinstance(name, str) else None
+    if found is None:
+        said = visible(name[:100]) if isinstance(name, str) else type(name).__name__
         raise SolverFileError(
-            f"There is no solver file '{visible(str(name)[:100])}'. Put it into "
-            f"{solver_folders()[0]} and refresh the list."
+            f"There is no solver file '{said}'. Put it into {showable(solver_folders()[0])} and "
+            "refresh the list."
         )
-    return files[name]
+    return found
 
 
 PLAIN_STEM = "solver"
@@ -260,7 +263,8 @@ def _explain_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SolverFileError(f"Could not save the solver in {folder}: {_reason(error)}") from error
+        where, reason = showable(folder), _reason(error)
+        raise SolverFileError(f"Could not save the solver in {where}: {reason}") from error
 
 
 def _holds(path: Path, data: bytes) -> bool:

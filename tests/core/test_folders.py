@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hostile import fill_with_hostile_entries
+from hostile import ODD_VALUES, fill_with_hostile_entries
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -67,6 +67,9 @@ def test_solvers_are_sought_beside_the_host_then_where_it_or_the_user_says(home,
     assert folders.solver_folders() == [home / "a", home / "solvers"]
     monkeypatch.setenv("S4S_SOLVERS", os.pathsep.join([str(home / "b"), str(home / "c")]))
     assert folders.solver_folders() == [home / "b", home / "c"]
+    for nothing in ("", os.pathsep, 2 * os.pathsep):
+        monkeypatch.setenv("S4S_SOLVERS", nothing)
+        assert folders.solver_folders() == [home / "a", home / "solvers"]
 
 
 def test_files_are_listed_by_relative_name_and_the_first_folder_wins(home):
@@ -80,11 +83,18 @@ def test_files_are_listed_by_relative_name_and_the_first_folder_wins(home):
     assert folders.find_solver("sd/y.safetensors") == deep
 
 
-@pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "", "\0", None, "X" * 9999])
-def test_names_outside_the_listing_are_refused(home, name):
+@pytest.mark.parametrize(
+    "name",
+    ["../x.safetensors", "/etc/passwd", "", "\0", "X" * 9999, *ODD_VALUES],
+    ids=lambda name: type(name).__name__,
+)
+def test_names_outside_the_listing_are_refused(home, name, monkeypatch):
+    """And values that are no names; the message can be shown, whatever the folder is called."""
     put(home, "x.safetensors")
-    with pytest.raises(SolverFileError, match="There is no solver file"):
+    monkeypatch.setenv("S4S_HOME", os.fsdecode(b"caf\xe9"))
+    with pytest.raises(SolverFileError, match="There is no solver file") as caught:
         folders.find_solver(name)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 300
 
 
 LINKS = {

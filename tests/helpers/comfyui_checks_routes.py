@@ -23,6 +23,7 @@ IDS = ["1", '["graph"]', '"graph"', '".."', '"../../home"', '"a\\u0000b"', '"\\u
 IDS += [f'"{"x" * length}"' for length in (9_000, 20_000_000)]
 BODIES = [b"", b"{", b"[]", b"null", b"\xff\xfe\xff", b"[" * 9_000, b'{"id":' * 1_500]
 BODIES += [b" " * 20_000 + MISSING, *(f'{{"id": {one}}}'.encode() for one in IDS)]
+CODED = OWN | {"Content-Encoding": "gzip", "Connection": "close"}
 TYPES = ("application/json; charset=nonsense", "text/plain")
 PATHS = """
 ../config.json ..%2F..%2Fetc%2Fpasswd %2Fetc%2Fpasswd ..%5C..%5Csecret.safetensors %FF%FE
@@ -103,6 +104,7 @@ def attacks():
     found = [("POST", path, given, b"{}") for path in (CANCEL, PANEL) for given in FOREIGN]
     found += [("POST", CANCEL, OWN, body) for body in BODIES]
     found += [("POST", CANCEL, OWN | {"Content-Type": kind}, MISSING) for kind in TYPES]
+    found += [("POST", path, CODED, MISSING) for path in (CANCEL, PANEL)]
     found += [("POST", PANEL, OWN, body) for body in (b"", b"[]", b"[" * 9_000, b" " * 20_000)]
     asked = [f"{what}?{query}&nfe=5" for query in QUERIES for what in ("table", "thumbnail")]
     found += [("GET", f"/s4s/{one}", {}, None) for one in asked]

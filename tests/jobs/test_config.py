@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from dataclasses import fields, replace
 from functools import reduce
 from pathlib import Path
@@ -114,6 +115,43 @@ PLACES = [
     *(("model", each.name) for each in fields(ModelChoice)),
     *(("options", name) for name in (*OPTIONS, "central")),
 ]
+
+
+@pytest.mark.parametrize("text", ["." * 501, "'''" + "." * 501, '"#' + "." * 501, "\\" * 999 + "."])
+def test_what_is_accepted_can_be_read(text):
+    """Dots, quotes, escapes and comments inside of a text are neither keys nor limits."""
+    config = TrainConfig(model=ModelChoice(prompts=(text, text), negative=text))
+    assert from_toml(to_toml(config)) == config
+
+
+LONG_KEY = ".".join("a" * 502)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LONG_KEY + " = 1",
+        f"[{LONG_KEY}]",
+        ".".join(['"a"'] * 502) + " = 1",
+        f"x = {{{LONG_KEY} = 1}}",
+        f"# '''\n{LONG_KEY} = 1\n# '''",
+        f'x = {{y = """z"""", {LONG_KEY} = "1"}}',
+        f"x = {{y = '''z'''', {LONG_KEY} = '1'}}",
+        f'x = "\\"" # "\n{LONG_KEY} = "1"',
+    ],
+    ids=lambda text: text[:16],
+)
+def test_long_keys_are_found_behind_any_text(text):
+    with pytest.raises(ConfigError, match="at most 500 dots"):
+        from_toml(text)
+
+
+def test_a_text_that_does_not_end_is_refused_in_no_time():
+    for text in ('"' + '\\"' * 99_000, "'" * 199_999, '"""' + '\\"' * 99_000, "'''a" * 49_999):
+        began = time.process_time()
+        with pytest.raises(ConfigError):
+            from_toml(text)
+        assert time.process_time() - began < 5
 
 
 @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
@@ -305,6 +343,10 @@ def test_a_link_to_a_device_needs_consent(tmp_path, monkeypatch):
     except OSError:
         pytest.skip("this system makes no links")
     Path("shared.toml").write_text('[model]\nkind = "diffusers"\npath = "sub/zero"\n')
+    with pytest.raises(ConfigError, match="on a network or a device"):
+        parse("--config", "shared.toml")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Path("shared.toml").write_text('[model]\nkind = "diffusers"\npath = "~/sub/zero"\n')
     with pytest.raises(ConfigError, match="on a network or a device"):
         parse("--config", "shared.toml")
 

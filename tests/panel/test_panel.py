@@ -202,7 +202,7 @@ def test_checkpoints_of_the_host_are_offered(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "a.safetensors").touch()
     (folder / "b.ckpt").touch()
-    assert fields.checkpoints() == [str(folder / "a.safetensors")]
+    assert fields.checkpoints().files == {"sub/a.safetensors": folder / "a.safetensors"}
     assert fields.comfy_folder() == str(tmp_path)
 
 

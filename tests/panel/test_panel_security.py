@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hostile import fill_with_hostile_entries
-from panels import FORM, REFUSED, Panel, event_of, files_of, form
+from panels import FORM, REFUSED, ROOT, Panel, event_of, files_of, form
 
 from s4s_core.demo import SOLVERS
 from trainer.config import TrainConfig
@@ -294,6 +294,38 @@ def test_hostile_entries_of_the_solver_folder_disable_no_tab(panel):
     names = [{name for name, _ in offered} for offered in choices]
     assert success and sum(listed <= offered for offered in names) == 3  # two lists and Compare's
     assert text.count("s4s-bad") == bad
+
+
+def nest(folder, depth):
+    """Make folders in each other, the innermost of a path that is too long for any file."""
+    handle = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d" * 250, dir_fd=handle)
+        outer, handle = handle, os.open("d" * 250, os.O_RDONLY, dir_fd=handle)
+        os.close(outer)
+    os.close(handle)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="file names here are Unicode")
+def test_hostile_names_of_checkpoints_and_folders_disable_no_page(tmp_path):
+    """Those of the host's checkpoints, of its folder and of the data folder."""
+    host = tmp_path / os.fsdecode(b"caf\xe9")
+    folder, checkout = host / "models" / "checkpoints", host / "custom_nodes" / "s4s"
+    for made in (folder, checkout.parent):
+        made.mkdir(parents=True)
+    checkout.symlink_to(ROOT)
+    listed, _ = fill_with_hostile_entries(folder, b"")
+    nest(folder, 20)
+    panel = Panel(tmp_path / os.fsdecode(b"home\xff"))
+    panel.command[1:3] = [str(checkout / "trainer" / "__main__.py")]
+    with panel:
+        assert panel.request("GET", "/")[0] == 200
+        named = (c["props"] for c in panel.config()["components"])
+        fields = [props for props in named if props.get("label") == "Checkpoint"]
+    for props in fields:
+        offered = {value.partition("/checkpoints/")[2] for _, value in props["choices"]}
+        assert offered == listed and "Rename it." in props["info"] and len(props["info"]) < 1000
+    assert len(fields) == 2
 
 
 def listened_on(pid):

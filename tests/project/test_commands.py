@@ -1,6 +1,7 @@
 """The commands train, sample, compare and bench, run in this process."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from s4s_core import (
     schedule,
     teacher,
 )
+from s4s_core.app.jobs import Job, list_jobs
 from s4s_core.candidates import named_solver
 from s4s_core.demo import SOLVERS
 from s4s_core.errors import TableError
@@ -27,6 +29,8 @@ from trainer import comparison, rendering, results
 from trainer.cli import build_parser, main
 from trainer.commands import bench, compare
 from trainer.comparison import Comparison, Score, most_different
+from trainer.config import TrainConfig
+from trainer.jobs import queue_job
 from trainer.models import ModelChoice, open_model
 from trainer.results import FRESH_SEED
 
@@ -56,6 +60,14 @@ def test_train_saves_a_solver_that_beats_every_classical_one(capsys, tmp_path, m
     assert [path.name for path in tmp_path.iterdir()] == ["my.safetensors"]
 
 
+RUNNERS = ["sample", "compare", "render"]
+WRITERS = [
+    ("sample", "--out", ".png"),
+    ("compare", "--out", ".png"),
+    ("inspect", "--page", ".html", str(SOLVERS["ve"])),
+]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -69,8 +81,24 @@ def test_train_saves_a_solver_that_beats_every_classical_one(capsys, tmp_path, m
         (["sample", "--model", "mixture"], "makes no pictures"),
         (["sample", "--count", "0"], "--count must be >= 1"),
         (["sample", "--seed", str(1 << 80)], "--seed must be >= 0"),
-        (["sample", "--out", "no/such/a.png"], "does not exist"),
-        (["compare", "--out", "no/such/a.png"], "does not exist"),
+        *(
+            ([command, option, *more], says)
+            for command, option, ending, *more in WRITERS
+            for option, says in (
+                (f"{option}=no/such/a{ending}", "does not exist"),
+                (f"{option}={'x' * 300}/a{ending}", "does not exist"),
+                (f"{option}={'x' * 300}{ending}", "File name too long"),
+                (f"{option}=a.ckpt", "must end in"),
+                (f"{option}=", "must end in"),
+            )
+        ),
+        (["train", "--config="], "Could not read ''"),
+        (["train", "--preset="], "Unknown preset ''"),
+        (["train", "--nfe="], "--nfe must be a list of positive"),
+        (["train", "--init=", "--model", "mixture"], "solver:order:schedule"),
+        (["train", "--model="], "Unknown model ''"),
+        (["sample", "--classical="], "solver:order:schedule"),
+        *(([command, "--solver=", "--out=a.png"], "cannot be read") for command in RUNNERS),
         (["compare", "--nfe", "3,99"], "no table for 99 steps. Choose one of 3"),
         (["compare", "--model", "mixture"], "Choose a file with --solver"),
     ],
@@ -81,6 +109,33 @@ def test_bad_arguments_print_one_line(capsys, monkeypatch, tmp_path, arguments, 
     assert code == 1 and not out and not list(tmp_path.iterdir())
     *progress, line = err.splitlines()
     assert line.startswith("error: ") and says in line and len(progress) <= 1
+
+
+@pytest.mark.parametrize("alias", [os.link, os.symlink, lambda *_: None], ids=["link", "soft", ""])
+@pytest.mark.parametrize(
+    ("command", "given", "out"),
+    [
+        (["inspect", "m.html", "--page"], "m.html", "o.htm"),
+        (["sample", "--solver", "m.png", "--out"], "m.png", "o.png"),
+        (["compare", "--solver", "m.png", "--out"], "m.png", "o.png"),
+        (["render", "--solver", "m/solver.png", "--out"], "m/solver.png", "o/solver.png"),
+        (["train", "--config", "m.safetensors", "--out"], "m.safetensors", "o.safetensors"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_no_output_is_an_input(capsys, monkeypatch, tmp_path, command, given, out, alias):
+    """By whatever name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("trainer.models.open_model", lambda _: pytest.fail("the model is loaded"))
+    for name in (given, out):
+        Path(name).parent.mkdir(exist_ok=True)
+    data = b"" if command[0] == "train" else SOLVERS["ve"].read_bytes()  # a config may be empty
+    Path(given).write_bytes(data)
+    alias(Path(given).absolute(), out)
+    out = out if os.path.lexists(out) else given
+    code, _, err = run(capsys, *command, str(Path(out).parent) if "/" in out else out)
+    assert code == 1 and "would overwrite" in err and err.count("\n") == 1
+    assert Path(given).read_bytes() == data and os.path.lexists(out)
 
 
 @needs_demo
@@ -97,7 +152,7 @@ def test_differences_from_training_are_warnings_of_plain_text(capsys, tmp_path, 
     pack, path = load_solver(SOLVERS["ve"]), tmp_path / "hostile.safetensors"
     about = {**pack.metadata, "model": {"name": "\x1b[2J\nowned", "hash": "0" * 16}}
     save_solver(path, SolverPack(pack.tables, about))
-    options = ["--nfe", "3", "--count", "1", "--out", str(tmp_path / "out")]
+    options = ["--nfe", "3", "--count", "1", "--out", str(tmp_path / "out.png")]
     code, _, err = run(capsys, command, *options)
     assert code == 0 and "warning" not in err
     code, _, err = run(capsys, command, *options, "--cfg", "7", "--solver", str(path))
@@ -118,19 +173,42 @@ def test_no_seed_draws_the_noise_of_training(capsys, tmp_path, monkeypatch, comm
 
     for module in (teacher, results):
         monkeypatch.setattr(module, "draw_noise", record)
-    options = ["--nfe", "3", "--count", "1", "--out", str(tmp_path / "out"), "--seed", "1"]
+    options = ["--nfe", "3", "--count", "1", "--out", str(tmp_path / "out.png"), "--seed", "1"]
     assert run(capsys, command, *options)[0] == 0
     assert seeds == [FRESH_SEED + 1]
 
 
 def test_pictures_that_cannot_be_saved_are_an_error(capsys, tmp_path):
-    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder.png").mkdir()
     (tmp_path / "file").touch()
-    few = ["--classical", "euler:1:edm", "--nfe", "1", "--count", "1"]
-    code, _, err = run(capsys, "sample", *few, "--out", str(tmp_path / "folder"))
-    assert code == 1 and "Could not save" in err
+    code, _, err = run(capsys, "sample", "--out", str(tmp_path / "folder.png"))
+    assert code == 1 and "is not a file" in err
     code, _, err = run(capsys, "render", "--out", str(tmp_path / "file"))
     assert code == 1 and "Could not make the folder" in err
+
+
+@pytest.mark.parametrize("action", ["show", "cancel", "resume", "delete"])
+def test_each_job_that_is_named_is_tried(capsys, monkeypatch, tmp_path, action):
+    """A damaged one and one that is not there stop no other."""
+    monkeypatch.setenv("S4S_HOME", str(tmp_path))
+    monkeypatch.setattr("s4s_core.app.jobs.ensure_runner", lambda: None)
+    config = TrainConfig(model=ModelChoice("mixture"))
+    ids = [queue_job(config, start=False).id for _ in range(3)]
+    for id in ids if action == "resume" else ():
+        Job(id).cancel()
+    damaged, absent = ids[1], "20250101-000000-abcdef"
+    (tmp_path / "jobs" / damaged / "config.toml").unlink()
+    if action != "delete":  # a damaged one can be deleted
+        (tmp_path / "jobs" / damaged / "state.json").write_text("{")
+    code, out, err = run(capsys, "jobs", action, absent, ids[0], damaged, ids[2], "--json")
+    bad = [absent] if action == "delete" else [absent, damaged]
+    assert code == 1 and [id in line for id, line in zip(bad, err.splitlines(), strict=True)]
+    assert all(line.startswith("error: ") for line in err.splitlines())
+    views = {view.id: view.status for view in list_jobs()}
+    expected = {"show": "queued", "cancel": "cancelled", "resume": "queued", "delete": None}
+    for id in (ids[0], ids[2]):
+        assert views.get(id) == expected[action]
+        assert action == "delete" or out.count(f'"id": "{id}"') == 1
 
 
 def test_the_picture_shows_where_the_solvers_differ():

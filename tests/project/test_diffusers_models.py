@@ -1,6 +1,7 @@
 """Diffusers pipelines as models: the same as the pipeline's own call, for every type."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -233,6 +234,36 @@ def test_a_folder_of_odd_json_is_refused_in_a_sentence(folders, tmp_path):
             assert str(caught.value).isprintable() and len(str(caught.value)) < 600
         shutil.copy(folder / name, tmp_path / "odd" / name)
     assert open_model(tiny.choice(tmp_path / "odd")).name == "odd"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system makes no pipes")
+@pytest.mark.parametrize("spoil", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize(
+    "name",
+    ["model_index.json", "scheduler/scheduler_config.json", "unet/more.safetensors", "unet/x.txt"],
+)
+def test_a_folder_with_pipes_or_devices_is_refused_at_once(folders, tmp_path, name, spoil):
+    """Reading one would never end. Links to files are read, as the Hugging Face cache has them."""
+    _, folder = tiny.save("sd1", folders)
+    odd = tmp_path / "odd"
+    shutil.copytree(folder, odd, copy_function=os.symlink)
+    assert open_model(tiny.choice(odd)).fingerprint == open_model(tiny.choice(folder)).fingerprint
+    (odd / name).unlink(missing_ok=True)
+    spoil(odd / name)
+    with pytest.raises(ModelError, match="not a file|no valid model_index"):
+        open_model(tiny.choice(odd))
+
+
+def test_huge_texts_of_a_folder_are_not_read(folders, tmp_path, monkeypatch):
+    _, folder = tiny.save("sd1", folders)
+    shutil.copytree(folder, tmp_path / "odd")
+    for name, sentence in (
+        ("unet/config.json", "config.json is larger than 67,108,864 bytes"),
+        ("model_index.json", "no valid model_index.json"),
+    ):
+        os.truncate(tmp_path / "odd" / name, 1 << 40)
+        with pytest.raises(ModelError, match=sentence):
+            open_model(tiny.choice(tmp_path / "odd"))
 
 
 def test_a_broken_extra_is_named(monkeypatch, tmp_path):

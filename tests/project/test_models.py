@@ -1,5 +1,6 @@
 """The trainer's models: choices as data, bundled models, and models of researchers."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,11 @@ from s4s_core.errors import ModelError, S4SError
 from s4s_core.model import takes_guidance
 from s4s_core.teacher import draw_noise
 from trainer.models import ModelChoice, bundled_solver, open_model
-from trainer.models.contract import fingerprint
+from trainer.models.contract import file_digest, fingerprint, folder_digest
 from trainer.results import to_pictures
 
 ROOT = Path(__file__).resolve().parents[2]
+pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system makes no pipes")
 BUNDLED = ("demo", "demo-vp", "demo-flow", "mixture", "mixture-flow")
 
 MINE = """
@@ -168,6 +170,38 @@ def test_bad_functions_are_refused_in_a_sentence(mine, name, sentence):
         open_model(mine(name))
 
 
+@pipes
+def test_only_files_are_digested(tmp_path):
+    """Behind links too, as in the Hugging Face cache; what may never end is passed over."""
+    blob, part = tmp_path / "blob", tmp_path / "pipeline" / "unet"
+    blob.write_bytes(b"weights")
+    part.mkdir(parents=True)
+    (part / "a.safetensors").write_bytes(b"weights")
+    digest = folder_digest(tmp_path / "pipeline")
+    (part / "a.safetensors").unlink()
+    (part / "a.safetensors").symlink_to(blob)
+    (part / "b.safetensors").symlink_to("/dev/zero")
+    (part / "c.safetensors").symlink_to("nothing")
+    os.mkfifo(part / "d.json")
+    assert folder_digest(tmp_path / "pipeline") == digest
+    assert file_digest(part / "a.safetensors") == file_digest(blob)
+    for name in ("b.safetensors", "d.json"):
+        with pytest.raises(ModelError, match="Could not read .* is not a file"):
+            file_digest(part / name)
+
+
+def test_comfyuis_folder_is_absolute_before_it_is_imported_from(tmp_path, monkeypatch):
+    """Wherever the process goes later."""
+    (tmp_path / "app" / "comfy").mkdir(parents=True)
+    (tmp_path / "app" / "comfy" / "sd.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", before := list(sys.path))
+    monkeypatch.setitem(sys.modules, "comfy.cli_args", None)
+    with pytest.raises(ModelError, match="Run this with ComfyUI's Python"):
+        open_model(ModelChoice("comfyui", "x", host="app"))
+    assert before[0] == str(tmp_path / "app")
+
+
 @pytest.mark.parametrize("name", ["grey", "lines"])
 def test_what_is_no_picture_is_refused_in_a_sentence(mine, name):
     model, x = open_model(mine(name)), torch.ones(2, 3, 4, 4)
@@ -183,7 +217,11 @@ def test_what_is_no_picture_is_refused_in_a_sentence(mine, name):
         (ModelChoice("python", "mine:"), "is not module:function"),
         (ModelChoice("python", "no_such_module_of_ours:model"), "ModuleNotFoundError"),
         (ModelChoice("python", "/no/such/file.py:model"), "Could not import .*: FileNotFoundError"),
-        (ModelChoice("demo", device="cuda:99"), "The device 'cuda:99' is not available"),
+        *(
+            (ModelChoice("demo", device=name), f"The device '{name}' is not available: .*[.]$")
+            for name in ("cuda:99", "hpu", "privateuseone", "nonsense")
+        ),
+        (ModelChoice("demo", device="meta"), "The device 'meta' computes nothing"),
     ],
 )
 def test_models_that_are_not_there_are_refused_in_a_sentence(choice, sentence):

@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from torchrun import ranks
 
+from s4s_core import load_solver
+from s4s_core.app.folders import DEMO_SOLVER
 from s4s_core.app.processes import trainer_command
 from s4s_core.errors import SavedRunError
 from s4s_core.training.state import RunState, exclusive
@@ -215,6 +219,37 @@ def test_a_name_that_is_too_long_is_refused_before_training(
     out = f"{'x' * letters}.safetensors"
     code, _, err = train_here(capsys, monkeypatch, *model(), *SMALL, "--out", out, *more)
     assert code == 1 and "File name too long." in err and err.count("\n") == 1 and not left(folder)
+
+
+def link_to_a_device(path):
+    path.symlink_to("/dev/zero")
+
+
+def a_checkpoint(path):
+    save_file({"unet.weight": torch.zeros(300_000)}, path)
+
+
+def a_damaged_solver(path):
+    path.write_bytes(DEMO_SOLVER.read_bytes()[:-1])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX pipes and devices")
+@pytest.mark.parametrize("make", [a_checkpoint, a_damaged_solver, os.mkfifo, link_to_a_device])
+def test_only_solvers_are_replaced(capsys, monkeypatch, folder, make):
+    make(Path("my.safetensors"))
+    before = os.lstat("my.safetensors")
+    with monkeypatch.context() as patch:
+        patch.setattr("trainer.models.open_model", lambda _: pytest.fail("the model is loaded"))
+        code, _, err = train_here(capsys, monkeypatch, *model(), *SMALL)
+    assert code == 1 and "no solver file. Choose another --out" in err and err.count("\n") == 1
+    assert os.lstat("my.safetensors") == before and left(folder) == ["my.safetensors"]
+
+
+@pytest.mark.parametrize("data", [b"", DEMO_SOLVER.read_bytes()], ids=["empty", "a solver"])
+def test_solvers_and_empty_files_are_replaced(capsys, monkeypatch, folder, data):
+    Path("my.safetensors").write_bytes(data)
+    assert train_here(capsys, monkeypatch, *model(), *SMALL)[0] == 0
+    assert load_solver("my.safetensors").nfes == (3, 4)
 
 
 def test_only_the_summary_is_printed_to_stdout(capsys, monkeypatch, folder):

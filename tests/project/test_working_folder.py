@@ -4,19 +4,22 @@ The folder holds a trap for every module of Python, of S4S and of the packages t
 that is imported leaves a mark and ends the process.
 """
 
+import importlib
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 from panels import Panel
+from wheels import offline
 
 from s4s_core.app.folders import DEMO_SOLVER, solver_files
 from s4s_core.app.jobs import list_jobs
 from s4s_core.app.processes import trainer_command
 from s4s_core.errors import shell_line
-from trainer.config import TrainConfig, to_toml
+from trainer.config import TOML, TrainConfig, to_toml
 from trainer.jobs import queue_job
 from trainer.models import ModelChoice
 
@@ -79,6 +82,13 @@ def traps(tmp_path):
     return Traps(tmp_path)
 
 
+def script(path, line):
+    """A script that runs a line with the checkout importable, as pip makes one for a wheel."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"import sys\nsys.path.append({str(ROOT)!r})\n{line}\n")
+    return [sys.executable, path]
+
+
 def test_the_traps_work(traps):
     done = subprocess.run([sys.executable, "-c", "import json"], cwd=traps.folder)
     assert done.returncode == 99 and traps.caught() == ["json"]
@@ -115,6 +125,75 @@ def test_python_m_trainer(tmp_path):
     traps = Traps(tmp_path, NAMES - startup_modules("-m") - {"trainer"})
     command = [sys.executable, "-m", "trainer", *INSPECT]
     assert "NFE 5" in traps.run(command, PYTHONPATH=str(ROOT))
+
+
+def test_the_wheels_command(tmp_path):
+    """Its environment may have the working folder on the path; imports behind our first are safe.
+
+    And in a folder that was deleted it says so.
+    """
+    traps = Traps(tmp_path, NAMES - startup_modules("-c") - {"trainer"})
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        scripts = importlib.import_module(TOML).load(file)["project"]["scripts"]
+    module, name = scripts["s4s"].split(":")
+    line = f"from {module.removeprefix('s4s_')} import {name}; sys.exit({name}())"
+    command = script(tmp_path / "bin" / "s4s.py", line)
+    assert "NFE 5" in traps.run([*command, *INSPECT], PYTHONPATH=f".{os.pathsep}")
+    if os.name != "nt":
+        shell = f"mkdir gone && cd gone && rmdir ../gone && {shell_line(command)}"
+        done = subprocess.run(["sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 1 and done.stderr.startswith("error: The folder that you are in")
+
+
+@pytest.mark.parametrize("name", ["s4s.py", "install.py"])
+def test_a_link_to_a_script_imports_from_the_checkout(traps, name):
+    """Python resolves such links on some systems only, so its path is given as on the others."""
+    os.symlink(ROOT / name, traps.folder / f"my {name}")
+    file = str(traps.folder / f"my {name}")
+    text, names = (ROOT / name).read_text(), {"__name__": "__main__", "__file__": file}
+    line = f"sys.path[:] = [{str(traps.folder)!r}, *sys.path[1:-1]]\nexec({text!r}, {names})"
+    command = script(traps.folder.parent / "bin" / "run.py", line)
+    done = subprocess.run([*command, *INSPECT], cwd=ROOT, capture_output=True, text=True)
+    assert (traps.caught(), done.returncode, done.stderr) == ([], 0, "")
+    assert ("NFE 5" in done.stdout) == (name == "s4s.py")
+
+
+@pytest.mark.parametrize("place", ["stdlib", "platlib"])
+@pytest.mark.parametrize("path", ["", "."])
+def test_a_working_folder_of_pythons_own(tmp_path, place, path):
+    """Python finds itself and its packages, so nothing is installed."""
+    folder, env = sysconfig.get_path(place), os.environ | offline(tmp_path)
+    env |= {"PYTHONPATH": path, "S4S_VENV": str(tmp_path / "venv")}
+    for command in ([sys.executable, ROOT / "s4s.py"], trainer_command()):
+        done = subprocess.run([*command, *INSPECT], cwd=folder, env=env, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"") and b"NFE 5" in done.stdout
+
+
+def test_an_isolated_python_keeps_its_path(tmp_path):
+    """As an embedded one, whose own folder is on it, and may be the working folder."""
+    line = "from trainer.__main__ import forget_working_folder as forget\n"
+    line += f"sys.path.append({str(tmp_path)!r}); forget(); print(sys.path[-1])"
+    python, file = script(tmp_path / "bin" / "own.py", line)
+    for flags, kept in ((["-I"], True), ([], False)):
+        command = [python, *flags, file]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert (done.stdout.strip() == str(tmp_path)) is kept and not done.stderr
+
+
+@pytest.mark.parametrize(
+    "options", [["sample", "--model", "comfyui:x"], ["train", "--config", "shared.toml"]], ids=str
+)
+def test_no_comfyui_is_taken_from_the_working_folder(traps, options):
+    """Where nobody has said where ComfyUI is."""
+    (traps.folder / "shared.toml").write_text("[model]\nkind = 'comfyui'\npath = 'x'\n")
+    (traps.folder / "comfy").mkdir()
+    for name in ("cli_args", "sd"):
+        os.link(traps.folder / "json.py", traps.folder / "comfy" / f"{name}.py")
+    env = {key: value for key, value in os.environ.items() if key != "COMFYUI_PATH"}
+    command, told = trainer_command(*options), {"capture_output": True, "text": True}
+    done = subprocess.run(command, cwd=traps.folder, env=env, **told)
+    assert (traps.caught(), done.returncode) == ([], 1)
+    assert done.stderr.startswith("error: Where is ComfyUI? ") and done.stderr.count("\n") == 1
 
 
 def test_the_runner_and_its_worker(traps, monkeypatch):

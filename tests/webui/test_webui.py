@@ -13,7 +13,7 @@ from webui_models import SHAPE, TIMES, PatchedHolder, reference
 
 from s4s_core import SolverPack, classical_table, sample, save_solver
 from s4s_core.app import folders
-from s4s_core.errors import HostError
+from s4s_core.errors import HostError, SolverFileError
 from s4s_core.hosting import run_in_host
 from s4s_core.model import guided_scale
 
@@ -257,8 +257,13 @@ def test_what_cannot_run_is_refused(webui, kind):
     host.section.before_process(Job(4))  # a job without settings keeps the choice
     host.section.process(Job(4))
     assert host.generate(Job(4)).isfinite().all()
-    host.section.process(Job(4), "None")
-    with pytest.raises(HostError, match="No S4S solver is chosen"):
+    for nothing in ("None", "", None):
+        host.section.process(Job(4), "a, b.safetensors")
+        host.section.process(Job(4), nothing)
+        with pytest.raises(HostError, match="No S4S solver is chosen"):
+            host.generate(Job(4))
+    host.section.process(Job(4), ["a, b.safetensors"])  # from the host's API
+    with pytest.raises(SolverFileError, match="There is no solver file"):
         host.generate(Job(4))
 
 
@@ -379,6 +384,9 @@ def test_the_axis_of_the_plot(webui):
     axis.confirm(None, ["a, b.safetensors"])
     with pytest.raises(RuntimeError, match="no S4S solver 'x'"):
         axis.confirm(None, ["x"])
+    with pytest.raises(RuntimeError) as caught:
+        axis.confirm(None, ["\x1b[2J" + "x" * 9999])
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 200
     job = Job(4)
     axis.apply(job, "a, b.safetensors", [])
     host.section.process(job, "None")

@@ -25,17 +25,22 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from s4s_core import load_solver
-
-    from ..arguments import check_draw, check_folder, model_from_args, parse_counts
+    from ..arguments import (
+        PICTURE,
+        check_draw,
+        check_output,
+        model_from_args,
+        pack_from_args,
+        parse_counts,
+    )
     from ..comparison import Comparison, check_fit, errors_text, recorded_teacher
-    from ..models import bundled_solver, open_model
+    from ..models import open_model
     from ..progress import ProgressLine, warn
 
     check_draw(args.count, args.seed)
-    check_folder("--out", args.out)
+    check_output("--out", args.out, PICTURE, args.solver)
     choice = model_from_args(args)
-    pack = load_solver(args.solver or bundled_solver(choice.kind))
+    pack = pack_from_args(args, choice.kind)
     nfes = chosen(pack, parse_counts("--nfe", args.nfe) if args.nfe else ())
     model = open_model(choice)
     warn(check_fit(pack, model))

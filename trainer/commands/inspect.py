@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from s4s_core import SolverPack, SolverTable
     from s4s_core.app.description import SolverDescription
 
+PAGE = (".html", ".htm")
 FIRST = ("name", "model", "cfg", "resolution", "teacher", "training")
 LONGEST_TEXT, LONGEST_LINE = 200, 240
 MOST_FACTS, MOST_LINES = 60, 250
@@ -34,9 +35,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     from s4s_core.solver_file import load_solver
 
+    from ..arguments import check_output
+
     files, errors = find_files(args.files)
-    if args.page and len(files) + len(errors) > 1:
-        raise S4SError("--page takes one solver file only.")
+    if args.page is not None:
+        check_output("--page", args.page, PAGE, *files)
+        if len(files) + len(errors) > 1:
+            raise S4SError("--page takes one solver file only.")
     entries = []
     for file in files:
         try:
@@ -44,7 +49,7 @@ def run(args: Namespace) -> int:
         except SolverFileError as fault:
             errors.append(str(fault))
             continue
-        if args.page:
+        if args.page is not None:
             save_page(args.page, file, pack)
         if args.json:
             entries.append(as_data(file, pack))

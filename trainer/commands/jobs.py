@@ -1,12 +1,14 @@
 """`jobs`: list, add, show, cancel, resume and delete training jobs."""
 
 import json
+import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
+from typing import Any
 
 from s4s_core.app.jobs import Job, JobView
-from s4s_core.errors import visible
+from s4s_core.errors import S4SError, visible
 
 from .inspect import score_lines
 
@@ -27,7 +29,7 @@ def run(args: Namespace) -> int:
 
     if args.action in ("show", "cancel", "resume", "delete") and not args.id:
         raise JobError(f"Name a job: jobs {args.action} ID. Run 'jobs list' to see all jobs.")
-    return {"list": _list, "add": _add, "show": _show}.get(args.action, _each)(args)
+    return {"list": _list, "add": _add, "show": _show}.get(args.action, _change)(args)
 
 
 def _list(args: Namespace) -> int:
@@ -53,8 +55,7 @@ def _add(args: Namespace) -> int:
 def _show(args: Namespace) -> int:
     from ..jobs import job_config, job_solver
 
-    for id in args.id:
-        job = Job(id)
+    def show(job: Job) -> None:
         view, solver = job.view(), job_solver(job)
         if args.json:
             sheet = job.sheet()
@@ -69,17 +70,35 @@ def _show(args: Namespace) -> int:
         else:
             scores = [] if solver is None else score_lines(solver)
             print(_line(view), *_details(view, job), *scores, sep="\n")
-    return 0
+
+    return _for_each(args.id, show)
 
 
-def _each(args: Namespace) -> int:
+def _change(args: Namespace) -> int:
     """Cancel, resume or delete."""
-    for id in args.id:
-        getattr(Job(id), args.action)()
+    left: list[dict[str, Any]] = []
+
+    def change(job: Job) -> None:
+        getattr(job, args.action)()
+        if args.action != "delete":
+            left.append(job.view().plain())
+
+    code = _for_each(args.id, change)
     if args.json:
-        left = [] if args.action == "delete" else [Job(id).view().plain() for id in args.id]
         print(json.dumps({"jobs": left}, indent=1))
-    return 0
+    return code
+
+
+def _for_each(ids: Iterable[str], act: Callable[[Job], None]) -> int:
+    """Act on each job, whatever becomes of the others; return 1 if one failed, and say why."""
+    code = 0
+    for id in ids:
+        try:
+            act(Job(id))
+        except S4SError as error:
+            print(f"error: {visible(str(error))}", file=sys.stderr)
+            code = 1
+    return code
 
 
 def _line(view: JobView) -> str:

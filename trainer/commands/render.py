@@ -18,18 +18,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     from s4s_core.errors import S4SError
-    from s4s_core.solver_file import load_solver
 
-    from ..arguments import model_from_args
-    from ..models import bundled_solver
+    from ..arguments import check_no_input, model_from_args, pack_from_args
     from ..progress import warn
     from ..rendering import PICTURES, render
 
     if not (1 <= args.count <= 16 and 0 <= args.seed < 1 << 63):
         raise S4SError("--count must be between 1 and 16, and --seed >= 0.")
     choice = model_from_args(args)
-    pack = load_solver(args.solver or bundled_solver(choice.kind))
-    out = Path(args.out)
+    pack, out = pack_from_args(args, choice.kind), Path(args.out)
+    for name in PICTURES:
+        check_no_input("--out", out / f"{name}.png", args.solver)
     warn(render(choice, pack, out, args.nfe, args.seed, args.count, args.classical))
     print("\n".join(str(out / f"{name}.png") for name in PICTURES))
     return 0

@@ -26,7 +26,7 @@ def run(args: Namespace) -> int:
     from s4s_core.app.pictures import Row, save_png, sheet
     from s4s_core.errors import S4SError
 
-    from ..arguments import check_draw, check_folder, model_from_args
+    from ..arguments import PICTURE, check_draw, check_output, model_from_args
     from ..comparison import picture_rows
     from ..models import open_model
     from ..progress import ProgressLine
@@ -35,7 +35,7 @@ def run(args: Namespace) -> int:
     if args.nfe < 1:
         raise S4SError("--nfe must be >= 1.")
     check_draw(args.count, args.seed)
-    check_folder("--out", args.out)
+    check_output("--out", args.out, PICTURE, args.solver)
     choice = model_from_args(args)
     model = open_model(choice)
     if not makes_pictures(model):
@@ -55,16 +55,15 @@ def run(args: Namespace) -> int:
 
 def choose_table(model: "TrainerModel", kind: str, args: Namespace) -> "tuple[str, SolverTable]":
     """Return the label and the table that the options ask for."""
-    from s4s_core import load_solver
     from s4s_core.candidates import named_solver
 
+    from ..arguments import pack_from_args
     from ..comparison import check_fit
-    from ..models import bundled_solver
     from ..progress import warn
 
-    if args.classical:
+    if args.classical is not None:
         table = named_solver(model, args.classical, args.nfe, 0.0).table
         return f"{args.classical} {args.nfe}", table
-    pack = load_solver(args.solver or bundled_solver(kind))
+    pack = pack_from_args(args, kind)
     warn(check_fit(pack, model))
     return f"S4S {args.nfe}", pack[args.nfe]

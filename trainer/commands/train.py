@@ -1,6 +1,7 @@
 """`train`: train a solver for a model, save it, and show how it compares."""
 
 import json
+import os
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -45,11 +46,28 @@ def run(args: Namespace) -> int:
     from s4s_core.solver_file import check_path
     from s4s_core.training.distributed import joined
 
-    from ..arguments import config_from_args
+    from ..arguments import check_no_input, config_from_args
 
     out, config = check_path(args.out), config_from_args(args)
+    check_no_input("--out", out, args.config)
+    check_replaceable(out)
     with joined():
         return _train_and_save(args, config, out)
+
+
+def check_replaceable(out: Path) -> None:
+    """Raise S4SError if `out` is anything but a solver file: a checkpoint, for example."""
+    from s4s_core import load_solver
+    from s4s_core.errors import S4SError, SolverFileError
+
+    if not os.path.lexists(out):
+        return
+    try:
+        if os.path.isfile(out) and (os.path.getsize(out) == 0 or load_solver(out)):
+            return
+    except (OSError, SolverFileError):
+        pass
+    raise S4SError(f"{out} is there and no solver file. Choose another --out, or move it away.")
 
 
 def _train_and_save(args: Namespace, config: "TrainConfig", out: Path) -> int:

@@ -36,7 +36,7 @@ from s4s_core.errors import ModelError
 from s4s_core.model import guided_scale
 
 from . import ModelChoice
-from .contract import about, file_digest, fingerprint
+from .contract import about, choose_device, file_digest, fingerprint
 from .prompts import PROMPTS
 
 ENDINGS = (".safetensors", ".sft")
@@ -66,7 +66,12 @@ class ComfyUI:
 
     def __init__(self, choice: ModelChoice) -> None:
         home = choice.host or os.environ.get("COMFYUI_PATH") or _around()
-        folder = Path(os.path.expanduser(home))
+        if not home:
+            raise ModelError(
+                "Where is ComfyUI? Name the folder that contains its main.py with --host, or set "
+                "COMFYUI_PATH to it."
+            )
+        folder = Path(os.path.expanduser(home)).absolute()
         if not os.path.isfile(folder / "comfy" / "sd.py"):
             raise ModelError(
                 f"There is no ComfyUI in '{folder}'. Name the folder that contains main.py."
@@ -87,13 +92,11 @@ class ComfyUI:
 
     def _set_arguments(self, choice: ModelChoice) -> None:
         """Set ComfyUI's arguments, which its other modules read when they are imported."""
+        device = choose_device(choice.device)
         arguments = importlib.import_module("comfy.cli_args").args
-        arguments.cpu = choice.device == "cpu"
-        arguments.lowvram = choice.offload
-        if choice.device == "auto":
-            arguments.cpu = not (torch.cuda.is_available() or torch.backends.mps.is_available())
-        elif choice.device.startswith("cuda:"):
-            torch.cuda.set_device(choice.device)
+        arguments.cpu, arguments.lowvram = device.type == "cpu", choice.offload
+        if choice.device.startswith("cuda:"):
+            torch.cuda.set_device(device)
 
     def _read_extra_paths(self, file: Path) -> None:
         if file.is_file():
@@ -120,9 +123,9 @@ class ComfyUI:
         return model, clip, vae
 
 
-def _around() -> str | Path:
-    """Return the ComfyUI that this checkout is installed in, or ""."""
-    return CHECKOUT.parents[1] if CHECKOUT.parent.name == "custom_nodes" else ""
+def _around() -> Path | None:
+    """Return the ComfyUI that this checkout is installed in, if any."""
+    return CHECKOUT.parents[1] if CHECKOUT.parent.name == "custom_nodes" else None
 
 
 class ComfyModel:

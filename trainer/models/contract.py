@@ -12,6 +12,7 @@ from s4s_core.contract import Rule, accepts, is_text, shown
 from s4s_core.errors import ModelError
 from s4s_core.metadata import check_metadata
 from s4s_core.model import Model, writable
+from s4s_core.regular import open_regular
 from s4s_core.table import canonical_json
 
 _PIECE = 1 << 22
@@ -93,10 +94,13 @@ def choose_device(name: str) -> torch.device:
         if torch.backends.mps.is_available():
             name = "mps"
     try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelError(f"The device '{name}' is not available: {reason}") from error
+        device = torch.empty(0, device=name).device
+    except Exception as error:  # whatever a backend raises, a missing package among it
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise ModelError(f"The device '{name}' is not available: {reason}.") from error
+    if device.type == "meta":
+        raise ModelError("The device 'meta' computes nothing. Choose another one.")
+    return device
 
 
 def about(
@@ -120,20 +124,25 @@ def fingerprint(digest: str, *facts: Any) -> str:
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
-    """Return a file's SHA-256 in hex: the checkpoint hash of model sites and WebUIs."""
+    """Return a file's SHA-256 in hex: the checkpoint hash of model sites and WebUIs.
+
+    Raise ModelError for what is no file, such as a pipe or a device.
+    """
     digest = hashlib.sha256()
     try:
-        with open(path, "rb") as file:
+        handle = open_regular(os.path.realpath(path), os.O_RDONLY)  # links to files are followed
+        with os.fdopen(handle, "rb") as file:
             while piece := file.read(_PIECE):
                 digest.update(piece)
     except OSError as error:
-        raise ModelError(f"Could not read {path}: {error.strerror}.") from error
+        raise ModelError(f"Could not read {path}: {error.strerror or error}.") from error
     return digest.hexdigest()
 
 
 def folder_digest(folder: str | os.PathLike[str]) -> str:
     """Return a SHA-256, in hex, over the names and hashes of a pipeline's weights and configs."""
     folder = Path(folder)
-    files = sorted({path for pattern in _WEIGHTS for path in folder.glob(pattern)})
+    found = {path for pattern in _WEIGHTS for path in folder.glob(pattern)}
+    files = sorted(filter(os.path.isfile, found))
     lines = [f"{path.relative_to(folder).as_posix()} {file_digest(path)}\n" for path in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from s4s_core.errors import ModelError, short
 from s4s_core.model import guided_scale
+from s4s_core.regular import read_whole
 from s4s_core.spaces import DiscreteTimes, ShiftedTimes, as_float64
 
 from ..extras import import_extras
@@ -32,6 +33,8 @@ from .prediction import (
 from .prompts import PROMPTS
 
 ENCODED_AT_ONCE = 8
+TEXTS, LARGEST_TEXT = (".json", ".txt", ".model"), 64 << 20
+"""The files of a pipeline folder that are read as a whole, and the most bytes of one."""
 
 # Pipeline class and a tensor name that identifies its checkpoints; the first match wins.
 CHECKPOINTS = (
@@ -46,12 +49,14 @@ def open_pipeline(choice: ModelChoice) -> "PipelineModel":
     """Open a pipeline folder or a checkpoint file."""
     diffusers, _ = import_extras("diffusers", "transformers")
     path = Path(os.path.expanduser(choice.path))
-    name = _folder_class(path) if os.path.isdir(path) else _checkpoint_class(path)
+    is_folder = os.path.isdir(path)
+    name = _folder_class(path) if is_folder else _checkpoint_class(path)
+    check_files(path if is_folder else path.with_suffix(""))
     device = choose_device(choice.device)
     dtype = choose_dtype(choice.dtype, device, flow=NETWORKS[name].part == "transformer")
     diffusers.utils.logging.disable_progress_bar()
     pipe = _load(getattr(diffusers, name), path, dtype)
-    digest = f"diffusers:{folder_digest(path)}" if path.is_dir() else file_digest(path)
+    digest = f"diffusers:{folder_digest(path)}" if is_folder else file_digest(path)
     try:
         return PipelineModel(pipe, choice, device, digest)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -83,13 +88,27 @@ def _supported(name: str, path: Path) -> str:
 
 def _folder_class(path: Path) -> str:
     """Return the class name of a pipeline folder; its custom code is never run."""
-    index = path / "model_index.json"
+    index = os.path.realpath(path / "model_index.json")  # the Hugging Face cache has links to files
     try:
-        return _supported(str(json.loads(index.read_text(encoding="utf-8"))["_class_name"]), path)
+        return _supported(str(json.loads(read_whole(index, LARGEST_TEXT))["_class_name"]), path)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(
             f"'{path}' is not a diffusers pipeline folder: it has no valid model_index.json."
         ) from error
+
+
+def check_files(folder: Path) -> None:
+    """Raise ModelError if diffusers could read without end in a folder: pipes, devices, huge texts.
+
+    A folder that does not exist is empty.
+    """
+    for pattern in ("*", "*/*"):  # it looks no deeper
+        for path in folder.glob(pattern):
+            if os.path.isfile(path):
+                if path.suffix in TEXTS and path.stat().st_size > LARGEST_TEXT:
+                    raise ModelError(f"{path} is larger than {LARGEST_TEXT:,} bytes.")
+            elif os.path.exists(path) and not os.path.isdir(path):
+                raise ModelError(f"{path} is a pipe or a device, not a file. Remove it.")
 
 
 def _checkpoint_class(path: Path) -> str:

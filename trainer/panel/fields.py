@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import gradio as gr
 
-from s4s_core.app.folders import CHECKOUT
+from s4s_core.app.folders import CHECKOUT, Listing, list_folders, showable
 from s4s_core.errors import ConfigError, ModelError, short
 
 from ..models import DTYPES, MODELS, PATHS, ModelChoice
@@ -17,7 +17,7 @@ KINDS = [kind for kind in MODELS if kind != "python"]
 """Kinds of models that the page offers; it must not run code, so `python` is not among them."""
 
 CHECKPOINT_FOLDERS = {"custom_nodes": "checkpoints", "extensions": "Stable-diffusion"}
-MOST_CHECKPOINTS = 500
+MOST_CHECKPOINTS, MOST_REMARKS = 500, 5
 
 Number = TypeVar("Number", int, float)
 
@@ -27,14 +27,12 @@ def host_folder() -> Path | None:
     return CHECKOUT.parents[1] if CHECKOUT.parent.name in CHECKPOINT_FOLDERS else None
 
 
-def checkpoints() -> list[str]:
+def checkpoints() -> Listing:
     """Return the checkpoint files of the host that contains this checkout."""
     host = host_folder()
     if host is None:
-        return []
-    folder = host / "models" / CHECKPOINT_FOLDERS[CHECKOUT.parent.name]
-    paths = sorted(path for path in folder.rglob("*.safetensors") if path.is_file())
-    return [str(path) for path in paths[:MOST_CHECKPOINTS]]
+        return Listing({}, {})
+    return list_folders([host / "models" / CHECKPOINT_FOLDERS[CHECKOUT.parent.name]])
 
 
 def comfy_folder() -> str:
@@ -53,13 +51,18 @@ def kind_field() -> Any:
 
 def path_field(kind: Any) -> Any:
     """Make the field for a checkpoint; it is visible only for kinds that need one."""
+    found = checkpoints()
+    info = ["Choose a .safetensors file, or enter the full path of one or of a diffusers folder."]
+    if len(found.files) > MOST_CHECKPOINTS:
+        info.append(f"Listed are {MOST_CHECKPOINTS} of {len(found.files):,} files.")
+    info += [f"Not listed is {short(name)}: {why}" for name, why in found.faults.items()]
     field = gr.Dropdown(
-        choices=checkpoints(),
+        choices=[showable(path) for path in found.files.values()][:MOST_CHECKPOINTS],
         value="",
         allow_custom_value=True,
         visible=False,
         label="Checkpoint",
-        info="Choose a .safetensors file, or enter the full path of one or of a diffusers folder.",
+        info=" ".join(info[:MOST_REMARKS]),
     )
     on(kind.change, lambda kind: gr.update(visible=kind in list(PATHS)), kind, field, quiet=True)
     return field

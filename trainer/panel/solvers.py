@@ -11,6 +11,7 @@ from s4s_core.app.folders import (
     find_solver,
     list_solvers,
     publish,
+    showable,
     solver_files,
     solver_folders,
 )
@@ -58,7 +59,7 @@ class SolversTab:
         self.confirm = gr.Button("Yes, delete this file", variant="stop", visible=False)
         with gr.Accordion("Add a file", open=False):
             hint = "A .safetensors solver file of at most 1 MB. It is checked and saved in "
-            gr.HTML(markup.hint(f"{hint}{solver_folders()[0]}."))
+            gr.HTML(markup.hint(f"{hint}{showable(solver_folders()[0])}."))
             self.upload = gr.File(type="binary", file_types=[".safetensors"], label="Solver file")
         with gr.Accordion("Merge files", open=False):
             self.parts = gr.CheckboxGroup(
