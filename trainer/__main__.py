@@ -12,10 +12,11 @@ PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
 def forget_working_folder() -> None:
-    """Make the folder of this package importable and the working folder not, unless it is that one.
+    """Make the folder of this package importable, and the working folder not.
 
-    Or Python's own, or Python is isolated and takes nothing from where it is started. An empty part
-    of PYTHONPATH stands for the working folder, so child processes get none.
+    It stays importable if it is one of Python's own folders, or if Python is isolated, which then
+    takes nothing from where it is started. An empty part of PYTHONPATH stands for the working
+    folder, so child processes get none.
     """
     try:
         working = os.path.realpath(os.getcwd())
