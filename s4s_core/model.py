@@ -88,8 +88,9 @@ def arguments(
 
     So a model that writes into them spoils no state and no stored noise.
     """
-    told = (cond, guidance) if guidance is not None else () if cond is None else (cond,)
-    return tuple(map(writable, (x, sigma, *told)))
+    told = () if cond is None and guidance is None else (own_rows(cond),)
+    multipliers = () if guidance is None else (writable(guidance),)
+    return (writable(x), writable(sigma), *told, *multipliers)
 
 
 def writable(argument: Any) -> Any:
@@ -101,6 +102,19 @@ def writable(argument: Any) -> Any:
     if isinstance(argument, torch.Tensor) and not argument.requires_grad:
         return argument.clone()
     return argument
+
+
+def own_rows(cond: Condition | None) -> Condition | None:
+    """Return a copy of conditions: rows that indices select are one, as in a tensor.
+
+    What has no length or selects no rows is returned as it is.
+    """
+    if cond is None or isinstance(cond, torch.Tensor):
+        return writable(cond)
+    try:
+        return cond[torch.arange(len(cond))]
+    except Exception:  # whatever their own code raises
+        return cond
 
 
 def takes_guidance(model: Model) -> bool:

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ..atomic import write_atomic
+from ..checks import between, one_of, parse_json, record
 from ..errors import JobError, short
 from ..lock import holder
 from ..regular import open_regular, read_end, read_whole
 from . import processes
-from .checks import between, one_of, parse_json, record
 from .detached import STATE as STATE
 from .detached import STOP_SECONDS, ProcessFolder
 from .folders import jobs_home, solver_folders

@@ -11,8 +11,8 @@ from learners import ALL_METHODS, changed, message_of, small, table_of, tiny_fit
 
 from s4s_core import sample
 from s4s_core.contract import RULES
-from s4s_core.errors import ModelError, ObjectiveError, S4SError
-from s4s_core.training.task import CHECK_CALLS
+from s4s_core.errors import ModelError, S4SError, TrainingError
+from s4s_core.training.check import CHECK_CALLS
 
 NO_SHAPES = (None, 4, (), [], (0,), (-1, 2), (2.0,), (True,), ("4",), "46", ((6,),), (2**33,))
 NO_LEVELS = (None, 0, -1.0, math.nan, math.inf, True, "14.6", [1.0], torch.zeros(2), 1j)
@@ -81,7 +81,7 @@ CONDITIONS = {
 @pytest.mark.parametrize("kind", CONDITIONS)
 def test_conditions_of_which_no_rows_can_be_selected(kind):
     model = changed(small(), conditions=CONDITIONS[kind])
-    assert "conditions(1, generator) must return None or 1 rows" in refusal(model)
+    assert "conditions(8, generator) must return None or 8 rows" in refusal(model)
 
 
 def test_conditions_and_the_third_argument_belong_together():
@@ -123,7 +123,7 @@ def test_a_model_that_fails_is_quoted_in_its_check():
 
 @pytest.mark.parametrize("decode", [4, "decode", lambda: None, [len]])
 def test_decode_must_be_a_function(decode):
-    with pytest.raises(ObjectiveError, match="decode must be a function of results") as error:
+    with pytest.raises(TrainingError, match="decode must be a function of results") as error:
         tiny_fit(small(), decode=decode)
     message_of(error)
 

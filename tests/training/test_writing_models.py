@@ -25,10 +25,10 @@ from s4s_core import sample
 from s4s_core.errors import TrainingError
 from s4s_core.schedules.gits import gits_costs
 from s4s_core.teacher import default_teacher, draw_pairs
+from s4s_core.training.check import CHECK_CALLS
 from s4s_core.training.gauss_newton import normal_equations
 from s4s_core.training.jacobian import Columns
 from s4s_core.training.parameters import Parameters
-from s4s_core.training.task import CHECK_CALLS
 
 each_fault = pytest.mark.parametrize("fault", FAULTS)
 
