@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
 
 Condition = Any
@@ -111,6 +112,8 @@ def own_rows(cond: Condition | None) -> Condition | None:
     """
     if cond is None or isinstance(cond, torch.Tensor):
         return writable(cond)
+    if isinstance(cond, np.ndarray):  # an index tensor of one row would select a scalar
+        return cond.copy()
     try:
         return cond[torch.arange(len(cond))]
     except Exception:  # whatever their own code raises

@@ -122,7 +122,13 @@ class _Asker:
         return self._differentiated(given, kept) if self.gradient else self._call(given)
 
     def _cond(self, rows: Sequence[_Row]) -> Condition | None:
-        return None if self.cond is None else self.cond[torch.tensor([row.cond for row in rows])]
+        if self.cond is None:
+            return None
+        numbers = [row.cond for row in rows]
+        with explained(_failed):
+            if len(numbers) == 1:
+                return self.cond[numbers[0] : numbers[0] + 1]
+            return self.cond[torch.tensor(numbers)]
 
     def _call(self, given: _Given) -> torch.Tensor:
         with torch.no_grad(), explained(_failed):
@@ -211,9 +217,10 @@ def check_model(
     """
     with explained(_failed):
         x, cond = draw_noise(model, _DRAWN, _CHECK_SEED)
+        other = _unlike_first(cond)
     ask = _Asker(model, cond, entry)
     row, away, result, most = _check_repeats(ask, x[:1])
-    beside = away._replace(cond=_unlike_first(cond), multiplier=0.0)
+    beside = away._replace(cond=other, multiplier=0.0)
 
     def in_batches(batch: int) -> None:
         kept: list[_Kept] = []
