@@ -124,8 +124,8 @@ class GradientMethod(Method):
             )
         if follow and follow != f"{start.solver}:{start.order}":
             raise TrainingError(
-                f"Coefficients that start from {start.label} cannot follow {short(follow)}: set init "
-                f"to a solver name such as {short(follow)}:edm."
+                f"Coefficients that start from {start.label} cannot follow {short(follow)}: set "
+                f"init to a solver name such as {short(follow)}:edm."
             )
         return start.solver, start.order
 
