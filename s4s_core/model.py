@@ -21,6 +21,7 @@ PlainDenoiser = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class Denoiser(Protocol):
     """`denoise(x, sigma, cond=None) -> x0`, guidance included, in the host's own sigma space.
 
+    The result of a row depends on that row of the arguments only: training calls rows together.
     A model that `takes_guidance` has a fourth argument: `guidance` [batch], multipliers m >= 0 that
     ask for classifier-free guidance at `guided_scale(cfg, m)`, or None for its own scale.
     """
