@@ -14,15 +14,18 @@ from ..sampling import require_guidance
 from ..table import MAX_NFE, SolverTable
 from ..teacher import Teacher
 
+_LONGEST_NAME = 255
 _ROUNDING = 2e-3
 """Noise levels that differ relatively by at most this are the same: files and hosts round them."""
 
 
 def _is_path(value: Any) -> bool:
-    """Can it be the path of a file? The system raises what makes this rule say no."""
+    """Can it be the path of a file? What the system raises makes this rule say no, except on
+    Windows, which calls a long name a missing file."""
+    path = os.fspath(value)
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-        os.lstat(value)
-    return isinstance(os.fspath(value), str) and bool(os.fspath(value))
+        os.lstat(path)
+    return isinstance(path, str) and path != "" and len(os.path.basename(path)) <= _LONGEST_NAME
 
 
 RULES = {
