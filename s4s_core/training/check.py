@@ -154,7 +154,7 @@ def _finite(x0: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
     """Return a copy of results; raise ModelError if any is not finite."""
     if not bool(as_float64(x0).isfinite().all()):
         raise ModelError(
-            f"The model returns NaN or infinity at noise level {float(sigma.max()):.4g}: try "
+            f"The model returns NaN or infinity at noise level {float(sigma.detach().max()):.4g}: try "
             "another precision."
         )
     return x0.clone()
