@@ -153,9 +153,9 @@ class _Asker:
 def _finite(x0: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
     """Return a copy of results; raise ModelError if any is not finite."""
     if not bool(as_float64(x0).isfinite().all()):
+        level = float(sigma.detach().max())
         raise ModelError(
-            f"The model returns NaN or infinity at noise level {float(sigma.detach().max()):.4g}: try "
-            "another precision."
+            f"The model returns NaN or infinity at noise level {level:.4g}: try another precision."
         )
     return x0.clone()
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from learners import TINY, changed, message_of, small, table_of, tiny_fit
+from learners import TINY, changed, message_of, pictures, small, table_of, tiny_fit
 
 from s4s_core.errors import ModelError, ObjectiveError, S4SError
 from s4s_core.objectives import L2
@@ -245,7 +245,6 @@ def writing(function, at):
     ids=["features", "x", "result", "target", "distances"],
 )
 def test_an_objective_that_writes_or_reuses_its_results_spoils_nothing(spoiled):
-    clean, dirty = (
-        tiny_fit(small(), batch=4, objective=o) for o in (Squares(), objective(**spoiled))
-    )
+    objectives = Squares(), objective(**spoiled)
+    clean, dirty = (tiny_fit(pictures(), batch=3, objective=each) for each in objectives)
     assert dirty.pack == clean.pack and dirty.scores == clean.scores
