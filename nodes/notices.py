@@ -79,6 +79,7 @@ def warn_about_mismatches(pack: SolverPack, guider: Guider, x: torch.Tensor) -> 
         cfg=None if "cfg1" in scales else getattr(guider, "cfg", None),
         width=x.shape[-1] * factor,
         height=x.shape[-2] * factor,
+        sigma_max=float(base.model_sampling.sigma_max),
     )
     if pack.sets_guidance and not scales:
         warnings.append(

@@ -29,8 +29,9 @@ from ..s4s_core.sampling import sample
 from ..s4s_core.spaces import as_float64
 from ..s4s_core.table import SolverTable
 from ..s4s_core.teacher import Pairs, draw_noise
+from ..s4s_core.training.check import check_model
 from ..s4s_core.training.memory import Batcher, explain_out_of_memory
-from ..s4s_core.training.task import Meter, check_model
+from ..s4s_core.training.task import Meter
 from .inputs import AUTO
 from .sampler import prepare_latent
 
@@ -138,7 +139,7 @@ def run_in_session(
     def run(ready: Any, extra_args: dict[str, Any]) -> T:
         model = SessionModel(ready, extra_args, names, shape, loading.batch)
         with explain_out_of_memory():
-            check_model(model)
+            check_model(model, batcher=Batcher(loading.batch))
             return work(model)
 
     session, empty = _Session(run), torch.zeros(1, *shape)
@@ -283,12 +284,12 @@ class HostTeacher:
                 return result
 
         seeded = {} if seed is None else {"seed": seed}
-        denoiser = Counting(model.guider, self.sigmas)
+        denoiser = Counting(model.guider, self.sigmas.clone())
         denoiser.latent_image, denoiser.noise = torch.zeros_like(x), x / model.sigma_max
         result: torch.Tensor = self.sampler.sampler_function(
             denoiser,
             x * (float(self.sigmas[0]) / model.sigma_max),
-            self.sigmas,
+            self.sigmas.clone(),
             extra_args=model.extra_args | seeded | {"denoise_mask": None},
             callback=None,
             disable=True,

@@ -1,4 +1,4 @@
-"""Check a model against the contract of `model.py`, wherever one enters."""
+"""Check a model against the contract of `model.py`, wherever one enters; and whatever has rules."""
 
 import inspect
 import math
@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .errors import ModelError, visible
-from .model import Condition, Model, takes_guidance
+from .errors import ModelError, S4SError, visible
+from .model import Condition, Model, own_rows, takes_guidance
 from .names import SPACES
 
-_LARGEST, _HIGHEST = 2**32, 1e9
-"""No sample has more numbers, and no noise level is higher: its square must fit into float32."""
+_LARGEST, _MOST_SIDES, _HIGHEST = 2**32, 32, 1e9
+"""No sample has more numbers or dimensions, and no noise level is higher: its square must fit into
+float32."""
+
+ABSENT = object()
+"""The value of an attribute that is not there."""
 
 
 class Rule(NamedTuple):
@@ -22,6 +26,13 @@ class Rule(NamedTuple):
     words: str
     holds: Callable[[Any], bool]
     optional: bool = False
+
+    def allows(self, value: object) -> bool:
+        """Does it hold? Not for a value whose own code fails when it is looked at."""
+        try:
+            return bool(self.holds(value))
+        except Exception:  # whatever that code raises
+            return False
 
 
 def accepts(function: object, count: int) -> bool:
@@ -39,14 +50,11 @@ def accepts(function: object, count: int) -> bool:
 
 def _is_level(value: Any) -> bool:
     """Is it a number > 0 and at most _HIGHEST, or a tensor of one?"""
-    try:
-        return not isinstance(value, bool | str | bytes) and 0 < float(value) <= _HIGHEST
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return False
+    return not isinstance(value, bool | str | bytes) and 0 < float(value) <= _HIGHEST
 
 
 def _is_shape(value: Any) -> bool:
-    if not isinstance(value, tuple | list) or not value:
+    if not isinstance(value, tuple | list) or not 0 < len(value) <= _MOST_SIDES:
         return False
     return all(type(size) is int and size > 0 for size in value) and math.prod(value) <= _LARGEST
 
@@ -62,18 +70,15 @@ def _are_times(value: Any) -> bool:
 
 
 def _computes(device: Any) -> bool:
-    """Can torch compute on a device?"""
-    try:
-        return torch.zeros(1, device=device).item() == 0
-    except Exception:  # each kind of device has its own errors
-        return False
+    """Can torch compute on a device? Each kind of device has its own errors."""
+    return torch.zeros(1, device=device).item() == 0
 
 
 RULES = {
     "space": Rule(f"one of {', '.join(SPACES)}", lambda v: isinstance(v, str) and v in SPACES),
     "sigma_min": Rule("a number > 0 and at most 1e9", _is_level),
     "sigma_max": Rule("a number > 0 and at most 1e9", _is_level),
-    "shape": Rule("a tuple of positive integers", _is_shape),
+    "shape": Rule("a tuple of 1 to 32 positive integers", _is_shape),
     "denoise": Rule(
         "a function of x, sigma and cond", lambda v: any(accepts(v, n) for n in (2, 3))
     ),
@@ -91,18 +96,36 @@ def shown(value: object) -> str:
     return visible(reprlib.repr(value))
 
 
-def check_attributes(model: object, rules: Mapping[str, Rule]) -> None:
-    """Raise ModelError for the first attribute that breaks its rule."""
+def attribute(thing: object, name: str, kind: str, error: type[S4SError] = ModelError) -> Any:
+    """Return an attribute or ABSENT; raise `error`, which names it, if it cannot be read."""
+    try:
+        return getattr(thing, name)
+    except AttributeError:
+        return ABSENT
+    except Exception as problem:  # whatever a property of theirs raises
+        raise error(
+            f"The {kind}'s {name} cannot be read: it raises {type(problem).__name__}."
+        ) from problem
+
+
+def check_attributes(
+    thing: object,
+    rules: Mapping[str, Rule],
+    kind: str = "model",
+    error: type[S4SError] = ModelError,
+) -> None:
+    """Raise `error` for the first attribute that breaks its rule; `kind` says what the thing is."""
+    values = {name: attribute(thing, name, kind, error) for name in rules}
     needed = [name for name, rule in rules.items() if not rule.optional]
-    missing = [name for name in needed if not hasattr(model, name)]
+    missing = [name for name in needed if values[name] is ABSENT]
     if missing:
-        raise ModelError(
-            f"A {type(model).__name__} without {', '.join(missing)} is no model: it needs "
+        raise error(
+            f"A {type(thing).__name__} without {', '.join(missing)} is no {kind}: it needs "
             f"{', '.join(needed)}."
         )
     for name, rule in rules.items():
-        if hasattr(model, name) and not rule.holds(value := getattr(model, name)):
-            raise ModelError(f"The model's {name} must be {rule.words}, not {shown(value)}.")
+        if values[name] is not ABSENT and not rule.allows(values[name]):
+            raise error(f"The {kind}'s {name} must be {rule.words}, not {shown(values[name])}.")
 
 
 def check_contract(model: Model) -> None:
@@ -118,7 +141,10 @@ def check_contract(model: Model) -> None:
 
 
 def draw_conditions(model: Model, count: int, generator: torch.Generator) -> Condition | None:
-    """Draw `count` conditions; raise ModelError unless rows can be selected from them."""
+    """Draw `count` conditions; raise ModelError unless rows can be selected from them.
+
+    They are a copy: a model may fill the same buffer whenever it draws.
+    """
     draw = getattr(model, "conditions", None)
     cond = None if draw is None else draw(count, generator)
     if not _has_rows(cond, count):
@@ -129,7 +155,7 @@ def draw_conditions(model: Model, count: int, generator: torch.Generator) -> Con
     if not accepts(model.denoise, 2 if cond is None else 3):
         has, needs = ("no ", "needs cond") if cond is None else ("", "has no third argument, cond")
         raise ModelError(f"The model has {has}conditions, but its denoise {needs}.")
-    return cond
+    return own_rows(cond)
 
 
 def _has_rows(cond: Condition | None, count: int) -> bool:

@@ -22,6 +22,9 @@ from .table import Array, SolverPack, SolverTable
 TOLERANCE = 2e-3
 """Noise levels that differ relatively by at most this are the same: some hosts round to float16."""
 
+FAR = 0.05
+"""First noise levels that differ relatively by more than this are those of different models."""
+
 NEARLY_ZERO = 1e-5
 """A last sigma below this share of the first counts as 0: some host schedules end that way."""
 
@@ -155,6 +158,7 @@ def mismatches(
     cfg: float | None = None,
     width: int | None = None,
     height: int | None = None,
+    sigma_max: float | None = None,
 ) -> list[str]:
     """Return a warning for everything that differs from the solver's training.
 
@@ -165,6 +169,11 @@ def mismatches(
     trained_hash = model_hashes(about).get(hash_kind(model_hash or ""))
     if model_hash and trained_hash and model_hash != trained_hash:
         warnings.append(_other_model(trained.get("name"), trained_hash, model_name, model_hash))
+    begins = float(pack[pack.nfes[0]].sigmas[0])
+    if sigma_max is not None and abs(begins - sigma_max) > FAR * sigma_max:
+        warnings.append(
+            f"The solver begins at noise level {begins:.4g}, this model at {sigma_max:.4g}."
+        )
     low, high = about.get("cfg", (None, None))
     if cfg is not None and low is not None and not low - 1e-3 <= cfg <= high + 1e-3:
         span = f"{low:g}" if low == high else f"{low:g} to {high:g}"

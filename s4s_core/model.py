@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
 
 Condition = Any
@@ -20,6 +21,7 @@ PlainDenoiser = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class Denoiser(Protocol):
     """`denoise(x, sigma, cond=None) -> x0`, guidance included, in the host's own sigma space.
 
+    The result of a row depends on that row of the arguments only: training calls rows together.
     A model that `takes_guidance` has a fourth argument: `guidance` [batch], multipliers m >= 0 that
     ask for classifier-free guidance at `guided_scale(cfg, m)`, or None for its own scale.
     """
@@ -88,8 +90,9 @@ def arguments(
 
     So a model that writes into them spoils no state and no stored noise.
     """
-    told = (cond, guidance) if guidance is not None else () if cond is None else (cond,)
-    return tuple(map(writable, (x, sigma, *told)))
+    told = () if cond is None and guidance is None else (own_rows(cond),)
+    multipliers = () if guidance is None else (writable(guidance),)
+    return (writable(x), writable(sigma), *told, *multipliers)
 
 
 def writable(argument: Any) -> Any:
@@ -101,6 +104,21 @@ def writable(argument: Any) -> Any:
     if isinstance(argument, torch.Tensor) and not argument.requires_grad:
         return argument.clone()
     return argument
+
+
+def own_rows(cond: Condition | None) -> Condition | None:
+    """Return a copy of conditions: rows that indices select are one, as in a tensor.
+
+    What has no length or selects no rows is returned as it is.
+    """
+    if cond is None or isinstance(cond, torch.Tensor):
+        return writable(cond)
+    if isinstance(cond, np.ndarray):  # an index tensor of one row would select a scalar
+        return cond.copy()
+    try:
+        return cond[torch.arange(len(cond))]
+    except Exception:  # whatever their own code raises
+        return cond
 
 
 def takes_guidance(model: Model) -> bool:

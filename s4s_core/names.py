@@ -63,22 +63,24 @@ class MethodEntry(NamedTuple):
     """A training method: where its `Method` lives, and what front ends ask about it.
 
     needs_gradient: the model must be differentiable.
+    learns_times: the noise levels of the calls are learned.
     needs_squares: the objective must be a sum of squares.
     default_budget: model calls of the first NFE; None trains for as long as the epochs take.
     """
 
     place: str
     needs_gradient: bool
+    learns_times: bool
     needs_squares: bool
     default_budget: int | None
 
 
 METHODS = {
-    "gauss-newton": MethodEntry("training.gauss_newton:GAUSS_NEWTON", False, True, 10_000),
-    "s4s": MethodEntry("training.gradient:S4S", True, False, None),
-    "s4s-alt": MethodEntry("training.gradient:S4S_ALT", True, False, None),
-    "joint": MethodEntry("training.gradient:JOINT", True, False, None),
-    "ld3": MethodEntry("training.gradient:LD3", True, False, None),
+    "gauss-newton": MethodEntry("training.gauss_newton:GAUSS_NEWTON", False, True, True, 10_000),
+    "s4s": MethodEntry("training.gradient:S4S", True, False, False, None),
+    "s4s-alt": MethodEntry("training.gradient:S4S_ALT", True, True, False, None),
+    "joint": MethodEntry("training.gradient:JOINT", True, True, False, None),
+    "ld3": MethodEntry("training.gradient:LD3", True, True, False, None),
 }
 DEFAULT_METHOD = "gauss-newton"
 

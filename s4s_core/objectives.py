@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from .contract import Rule, accepts, is_text, shown
 from .errors import ObjectiveError, pip_install_line
 from .model import writable
 from .names import AUTO, OBJECTIVES, check_name, load
@@ -43,6 +44,48 @@ class SumOfSquares(Protocol):
     def embed(self, x: torch.Tensor) -> torch.Tensor:
         """Return features [batch, m] whose squared distance is the objective."""
         ...
+
+
+RULES = {
+    "name": Rule("text", is_text),
+    "distance": Rule("a function of result and target", lambda v: accepts(v, 2)),
+    "embed": Rule("a function of x", lambda v: accepts(v, 1), True),
+}
+"""What `Objective` asks of each attribute, and `SumOfSquares` of `embed`."""
+
+
+def distances(objective: Objective, result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the distance of each sample [batch].
+
+    An objective may write into what it gets, and may reuse what it returns.
+    """
+    found: object = objective.distance(writable(result), writable(target))
+    what = "the distance of each sample"
+    return _checked(found, (len(result),), objective, "distance", what).clone()
+
+
+def embedded(objective: SumOfSquares, x: torch.Tensor) -> torch.Tensor:
+    """Return the features [batch, m]; an objective may write into what it gets."""
+    found: object = objective.embed(writable(x))
+    return _checked(found, (len(x), -1), objective, "embed", "features [batch, m]")
+
+
+def _checked(
+    found: object, shape: tuple[int, ...], objective: object, function: str, what: str
+) -> torch.Tensor:
+    """Return what an objective returned; raise ObjectiveError for a wrong shape (-1: any size)."""
+    if isinstance(found, torch.Tensor):
+        fits = found.ndim == len(shape) and found.is_floating_point()
+        if fits and all(a in (-1, b) for a, b in zip(shape, found.shape, strict=True)):
+            return found
+        got = f"{found.dtype} of shape {tuple(found.shape)}"
+    else:
+        got = shown(found)
+    name = getattr(objective, "name", type(objective).__name__)
+    raise ObjectiveError(
+        f"The {function} of the objective '{name}' must return {what} as floating-point numbers, "
+        f"not {got} for a batch of {shape[0]}."
+    )
 
 
 class _Builtin:

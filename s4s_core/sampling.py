@@ -87,7 +87,9 @@ def _history_entry(
     return point - _broadcast(data_scales[..., call], point) * x0
 
 
-def check_x0(x0: object, point: torch.Tensor) -> torch.Tensor:
+def check_x0(
+    x0: object, point: torch.Tensor, maker: str = "model", function: str = "denoise(x, sigma)"
+) -> torch.Tensor:
     """Return x0 in the point's dtype; raise ModelError if its type, shape or device is wrong."""
     if not isinstance(x0, torch.Tensor):
         got = f"a {type(x0).__name__}"
@@ -104,9 +106,9 @@ def check_x0(x0: object, point: torch.Tensor) -> torch.Tensor:
     else:
         return x0.to(point.dtype)
     raise ModelError(
-        f"The model returned {got} for an input of shape {tuple(point.shape)} on {point.device}: "
-        "denoise(x, sigma) must return a dense floating-point tensor with the shape and device of "
-        "x (see s4s_core.Model)."
+        f"The {maker} returned {got} for an input of shape {tuple(point.shape)} on "
+        f"{point.device}: {function} must return a dense floating-point tensor with the shape and "
+        "device of x."
     )
 
 

@@ -16,9 +16,9 @@ from .atomic import StrPath, write_atomic
 from .classical import classical_table
 from .contract import draw_conditions
 from .errors import ModelError, TrainingError
-from .model import Condition, Denoiser, Model, writable
+from .model import Condition, Denoiser, Model, own_rows, writable
 from .regular import is_file
-from .sampling import sample
+from .sampling import check_x0, sample
 from .schedules import schedule
 from .spaces import as_float64
 from .table import SolverTable, canonical_json
@@ -255,4 +255,5 @@ def _render(teacher: Teacher, part: Pairs, denoise: Denoiser) -> torch.Tensor:
     with torch.no_grad():
         if isinstance(teacher, SolverTable):
             return sample(denoise, part.x, teacher, part.cond)
-        return teacher(writable(part.x), writable(part.cond)).clone()
+        result: object = teacher(writable(part.x), own_rows(part.cond))
+        return check_x0(result, part.x, "teacher", "its function of x and cond").clone()

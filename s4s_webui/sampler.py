@@ -90,7 +90,8 @@ class Sampler(sd_samplers_kdiffusion.KDiffusionSampler):
         write_infotext(self.p, pack, calls)
         if pack.sets_guidance and SCALE not in given:
             self.p.comment(f"S4S: {NOT_GUIDED}")
-        for warning in mismatches(pack, **self._facts()):
+        highest = float(model.inner_model.sigmas[-1])
+        for warning in mismatches(pack, **self._facts(), sigma_max=highest):
             self.p.comment(f"S4S: {warning}")
         return result
 

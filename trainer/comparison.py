@@ -102,6 +102,7 @@ def check_fit(pack: SolverPack, model: TrainerModel) -> list[str]:
             cfg=cfg[0],
             width=width,
             height=height,
+            sigma_max=float(model.sigma_max),
         )
     )
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
-from s4s_core.app.checks import between, check_fields, fitting, line, one_of
 from s4s_core.app.folders import RESERVED
+from s4s_core.checks import between, check_fields, fitting, line, one_of
 from s4s_core.errors import ConfigError, ModelError, S4SError, pip_install_line, short
 from s4s_core.names import (
     AUTO,

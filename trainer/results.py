@@ -73,7 +73,7 @@ def to_pictures(model: TrainerModel, x: torch.Tensor) -> torch.Tensor | None:
         picture = decoded(model, part)
         if picture is None:
             return None
-        parts.append(picture.float().cpu())
+        parts.append(picture.to("cpu", torch.float32, copy=True))  # decode may reuse it
     return torch.cat(parts)
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..atomic import write_atomic
+from ..checks import parse_json, record
 from ..errors import short
 from ..lock import Lock, holder
 from ..regular import read_end, read_whole
-from .checks import parse_json, record
 from .estimate import size
 from .processes import end_tree, start_detached
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ..atomic import write_atomic
+from ..checks import at_most, between, check_fields, one_of, parse_json, record
 from ..errors import JobError, short
 from ..lock import holder
 from ..regular import open_regular, read_end, read_whole, remove_tree
 from . import processes
-from .checks import at_most, between, check_fields, one_of, parse_json, record
 from .detached import STATE as STATE
 from .detached import STOP_SECONDS, ProcessFolder
 from .folders import jobs_home, solver_folders

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
-from .checks import between
+from ..checks import between
 
 Clock = Callable[[], float]
 

@@ -1,7 +1,6 @@
 """`fit`: distil a model's teacher into a pack of solver tables."""
 
 import hashlib
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -16,13 +15,13 @@ from ..candidates import (
     like_named_solver,
     named_solver,
 )
-from ..contract import accepts, check_contract, shown
+from ..contract import check_contract
 from ..errors import ObjectiveError, TrainingError
 from ..model import Model
 from ..names import AUTO
 from ..objectives import Decode, Objective, SumOfSquares, chosen_objective
 from ..objectives import objective as find_objective
-from ..sampling import require_guidance
+from ..regular import remove_tree
 from ..schedules.gits import Costs, gits_costs
 from ..table import SolverPack, SolverTable, canonical_json
 from ..teacher import (
@@ -37,6 +36,8 @@ from ..teacher import (
     no_pairs,
 )
 from . import scoring
+from .arguments import check_arguments, check_table, known_teacher, step_counts
+from .check import check_model
 from .distributed import is_first
 from .memory import Batcher, explain_out_of_memory
 from .method import GivenStart, Start, find_method
@@ -54,7 +55,7 @@ from .state import (
     pairs_folder,
     save_state,
 )
-from .task import CHOICE, TEACHER, Callback, Event, Meter, Task, check_model
+from .task import CHOICE, TEACHER, Callback, Event, Meter, Task
 
 # Training, validation and held-out pairs never share noise: each set has its own seed.
 _SETS = {"train": 1, "validation": 2, "held_out": 3}
@@ -113,28 +114,31 @@ def fit(
     was a search (init="auto").
     """
     check_contract(model)
-    if decode is not None and not accepts(decode, 1):
-        raise ObjectiveError(f"decode must be a function of results, not {shown(decode)}.")
-    given = init if isinstance(init, SolverTable) else None
-    teacher = TEACHER_NFE if teacher is None else teacher
-    if is_from_version_0_1(state):
+    given = {"callback": callback, "init": init, "objective": objective, "decode": decode}
+    check_arguments(given | {"cache": cache, "state": state, "cancelled": cancelled})
+    teacher = known_teacher(TEACHER_NFE if teacher is None else teacher)
+    start = init if isinstance(init, SolverTable) else None
+    if "nfes" in options:
+        raise TrainingError("There is no training option 'nfes': it is nfe.")
+    is_old = is_from_version_0_1(state)
+    if is_old:
         options = {**VERSION_0_1, **options}
         options.pop("objective")
         objective = objective or "l2"
-        if isinstance(teacher, int):
-            teacher = default_teacher(model, teacher, options.get("ending", 0.0))
     name = chosen_objective(objective if isinstance(objective, str) else AUTO, model.shape)
     settings = Settings.of(
         options
         | {
             "method": method,
-            "nfes": (nfe,) if isinstance(nfe, int) else tuple(sorted(set(nfe))),
+            "nfes": step_counts(nfe),
             "seed": seed,
             "budget": budget,
-            "init": AUTO if given is not None else init,
+            "init": AUTO if start is not None else init,
             "objective": name,
         }
     )
+    if is_old and isinstance(teacher, int):
+        teacher = default_teacher(model, teacher, settings.ending)
     if name.startswith("lpips") and decode is None and model.shape[0] != 3:
         raise ObjectiveError(
             f"The objective '{name}' compares pictures, but the model makes latents: pass `decode` "
@@ -143,7 +147,7 @@ def fit(
     if objective is None or isinstance(objective, str):
         objective = find_objective(name, decode)
     with exclusive(state) if state and is_first() else nullcontext(), explain_out_of_memory():
-        run = Run(model, settings, teacher, objective, given, callback, state, cancelled)
+        run = Run(model, settings, teacher, objective, start, callback, state, cancelled)
         if not run.finished:
             run.draw(cache)
         return run.result()
@@ -181,9 +185,9 @@ class Run:
                 f"{self.method.name} cannot fit the objective '{self.objective.name}': it needs "
                 "one with `embed`, such as look, l2 or lpips."
             )
-        for table in (self.given, self._teacher):
-            if isinstance(table, SolverTable) and table.guidance is not None:
-                require_guidance(self.model.denoise)
+        for name, table in (("init", self.given), ("teacher", self._teacher)):
+            if isinstance(table, SolverTable):
+                check_table(name, table, self.model)
         for nfe in self.settings.nfes:
             if self.given is not None and self.given.nfe != nfe:
                 raise TrainingError(f"init has {self.given.nfe} calls, but nfe is {nfe}.")
@@ -270,8 +274,8 @@ class Run:
     def draw(self, cache: StrPath | None = None) -> None:
         """Check the model if the run is new, choose the teacher, and draw its pairs."""
         if self.state.calls is None:
-            gradient = self.method.entry.needs_gradient
-            self.batcher.call(lambda batch: check_model(self.model, gradient))
+            entry = self.method.entry
+            self.batcher.call(lambda batch: check_model(self.model, entry, self.batcher))
         sizes, teacher = self.settings.sizes, self.teacher
         drawn, before = 0, self.plan.choice
         shared = cache is not None and can_be_shared(self.model, teacher)
@@ -300,7 +304,7 @@ class Run:
 
     @property
     def _digest(self) -> str:
-        return hashlib.sha256(canonical_json(self._identity()).encode()).hexdigest()[:32]
+        return hashlib.sha256(canonical_json(self.state.identity).encode()).hexdigest()[:32]
 
     def _report(self, event: Event) -> None:
         if self.callback is not None and is_first():
@@ -342,7 +346,7 @@ class Run:
         }
         pack = SolverPack(tables, metadata)
         if self._own_cache is not None and is_first():
-            shutil.rmtree(self._own_cache, ignore_errors=True)
+            remove_tree(self._own_cache)
         return Result(pack, self.teacher, history, scores, self.meter.calls, log)
 
     def _train(self, nfe: int, state: NfeState, learned: Mapping[int, SolverTable]) -> SolverTable:

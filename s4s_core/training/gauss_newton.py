@@ -17,6 +17,7 @@ pairs choose the best iterate and decide when to stop.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -24,7 +25,7 @@ import torch
 from ..errors import TrainingDiverged
 from ..model import Model, takes_guidance
 from ..names import FREE
-from ..objectives import SumOfSquares
+from ..objectives import SumOfSquares, embedded
 from ..spaces import as_float64
 from ..table import SolverTable
 from ..teacher import Pairs
@@ -207,7 +208,7 @@ class Normal:
 
 def normal_equations(task: Task, columns: Columns, pairs: Pairs) -> Normal:
     """Accumulate the normal equations of `pairs`, micro-batch by micro-batch, in float64."""
-    embed = cast(SumOfSquares, task.objective).embed
+    embed = partial(embedded, cast(SumOfSquares, task.objective))
 
     def accumulate(part: Pairs) -> tuple[torch.Tensor, ...]:
         def denoise(

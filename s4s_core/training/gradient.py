@@ -14,17 +14,19 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from ..candidates import Candidate
-from ..errors import TableError, TrainingError
+from ..errors import TableError, TrainingError, short
 from ..model import BoundDenoiser, Condition, Model, takes_guidance
+from ..objectives import distances
 from ..spaces import as_float64
 from ..table import SolverTable
 from ..teacher import Pairs
+from .check import explained, not_differentiable
 from .distributed import shared
 from .method import Method, Start
 from .settings import Settings
 from .state import NfeState
 from .student import Student
-from .task import NotFinite, Task, explained, not_differentiable
+from .task import NotFinite, Task
 
 EPOCHS = 10
 ROUNDS = 8
@@ -122,8 +124,8 @@ class GradientMethod(Method):
             )
         if follow and follow != f"{start.solver}:{start.order}":
             raise TrainingError(
-                f"Coefficients that start from {start.label} cannot follow {follow}: set init to "
-                f"a solver name such as {follow}:edm."
+                f"Coefficients that start from {start.label} cannot follow {short(follow)}: set "
+                f"init to a solver name such as {short(follow)}:edm."
             )
         return start.solver, start.order
 
@@ -365,11 +367,10 @@ class Descent:
     def _backward(self, part: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
         """Return losses and d(loss)/d(noise) per sample; gradients add up in the leaves."""
         x, leaves = part.x.clone().requires_grad_(), list(self.student.leaves.values())
-        with torch.enable_grad():
+        with torch.enable_grad(), explained(not_differentiable):
             result = self.student.result(self._denoiser(part.cond), x, self.moves_times)
-            losses = self.task.objective.distance(result, part.target)
-            with explained(not_differentiable):
-                found = torch.autograd.grad(losses.sum(), [*leaves, x], allow_unused=True)
+            losses = distances(self.task.objective, result, part.target)
+            found = torch.autograd.grad(losses.sum(), [*leaves, x], allow_unused=True)
         *grads, pull = found
         self.task.meter.calls += self.task.nfe * len(x)  # the meter has counted the forward passes
         for leaf, grad in zip(leaves, grads, strict=True):

@@ -120,7 +120,7 @@ class Columns:
         trace: list[tuple[Cursor, Cursor]] = []
         start = Cursor(pairs.x, pairs.x)
         end = run(program, lambda x, s, g: denoise(x, s, g, rows), start, trace=trace)
-        features = embed(end.point)
+        features = embed(end.point).clone()  # an objective may reuse its result
         columns = features.new_zeros(self.parameters.count, *features.shape)
         at_once = max(1, batch // size)
         for (entry, offset), members in self.groups.items():

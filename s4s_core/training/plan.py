@@ -10,11 +10,12 @@ from ..candidates import AUTO_SCHEDULES, AUTO_SOLVERS, SEARCH_PAIRS, search_runs
 from ..names import AUTO, FURTHER_SHARE, further_calls
 from ..schedules.gits import CALLS as GITS_CALLS
 from ..teacher import TEACHERS, Teacher, choice_calls
+from .check import CHECK_CALLS
 from .method import find_method
 from .search import kept_classical
 from .settings import Settings
 from .state import NfeState, RunState
-from .task import CHECK_CALLS, CHOICE, SCORING, SEARCH, TEACHER, Event
+from .task import CHOICE, SCORING, SEARCH, TEACHER, Event
 
 
 def plan_of(settings: Settings, teacher: Teacher | int) -> "CallPlan":

@@ -1,10 +1,10 @@
 """Everything that decides the result of a run, apart from the model and the teacher. No torch."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from ..checks import above, between, check_fields
 from ..errors import ObjectiveError, TrainingError
 from ..names import (
     ALL_STEPS,
@@ -21,6 +21,11 @@ from ..names import (
     solver_parts,
     solver_steps,
 )
+from ..table import MAX_NFE
+
+_MOST = 10**12
+_SEEDS = 2**43 - 1
+"""Seeds of pairs are a million times larger, and must fit into 64 bits."""
 
 REMOVED = {"central": False}
 """Options of earlier versions, with the only value that is still accepted (and ignored)."""
@@ -70,30 +75,30 @@ class Settings:
 
     method: str = DEFAULT_METHOD
     """A key of names.METHODS."""
-    nfes: tuple[int, ...] = (5,)
+    nfes: tuple[Annotated[int, between(1, MAX_NFE)], ...] = (5,)
     """Model calls per image; one table is trained for each."""
-    seed: int = 0
+    seed: Annotated[int, between(-_SEEDS, _SEEDS)] = 0
     """Seed of the noise and the conditions of all pairs."""
-    budget: int | None = None
+    budget: Annotated[int, between(1, _MOST)] | None = None
     """All model calls of the first NFE; each further one gets 0.6 of it. None is 10,000 for
     gauss-newton, and no limit for gradient methods."""
     inclusive: bool = True
     """Does the budget include pairs, search and scoring? Otherwise it is for training alone."""
     init: str = "auto"
     """Where training starts: "auto" searches classical solvers; or a solver name."""
-    starts: int = 3
+    starts: Annotated[int, between(1, _MOST)] = 3
     """How many classical starts Gauss-Newton trains from at most; each needs 8,000 calls."""
-    ending: float = 0.0
+    ending: Annotated[float, between(0, _MOST)] = 0.0
     """The noise level at which solvers end."""
     objective: str = AUTO
     """A key of names.OBJECTIVES; "auto" is look for pictures and latents, l2 for other data."""
-    samples: int = 0
+    samples: Annotated[int, between(0, _MOST)] = 0
     """Training pairs; 0 is as many as suit the budget."""
-    validation: int = 0
+    validation: Annotated[int, between(0, _MOST)] = 0
     """Validation pairs: they choose the best iterate and decide when to stop. 0 as above."""
-    held_out: int = 0
+    held_out: Annotated[int, between(0, _MOST)] = 0
     """Held-out pairs: they score the result. 0 as above."""
-    batch: int = 32
+    batch: Annotated[int, between(1, _MOST)] = 32
     """Samples per model call at most; halved when memory runs out."""
     coefficients: bool = True
     """May Gauss-Newton move the coefficients?"""
@@ -110,11 +115,11 @@ class Settings:
     """May training set the guidance of each call, if the model can be told?"""
     neighbours: bool = True
     """May Gauss-Newton also start from the learned nodes of the nearest NFEs? (init = "auto")"""
-    rate: float = 0.005
+    rate: Annotated[float, above(0)] = 0.005
     """Learning rate of the gradient methods."""
-    relax: float = 1.0
+    relax: Annotated[float, between(0, _MOST)] = 1.0
     """Factor on the radius of the relaxed objective; 0 is the hard objective."""
-    epochs: int = 10
+    epochs: Annotated[int, between(1, _MOST)] = 10
     """Passes over the training pairs in each phase of a gradient method."""
     domain: str = "logsnr"
     """The time variable in which gradient methods learn times; one of names.DOMAINS."""
@@ -126,12 +131,15 @@ class Settings:
     """Train in bfloat16 on CUDA (gradient methods)."""
 
     def __post_init__(self) -> None:
+        check_fields(self, TrainingError)
+        if not self.nfes:
+            raise TrainingError("nfes must name at least one step count.")
+        object.__setattr__(self, "nfes", tuple(sorted(set(self.nfes))))
         check_name(METHODS, "method", self.method, TrainingError)
         if self.objective != AUTO:
             check_name(OBJECTIVES, "objective", self.objective, ObjectiveError)
         check_name(CONSISTENT, "value of consistent", self.consistent, TrainingError)
         check_name(DOMAINS, "time domain", self.domain, TrainingError)
-        self._check_numbers()
         if self.init != "auto":
             solver, order, _ = solver_parts(self.init)
             for nfe in self.nfes:
@@ -146,25 +154,6 @@ class Settings:
             raise TrainingError("follow works with the gradient methods only.")
         if not (self.coefficients or self.times):
             raise TrainingError("There is nothing to learn: turn on coefficients or times.")
-
-    def _check_numbers(self) -> None:
-        if not self.nfes:
-            raise TrainingError("nfes must name at least one step count.")
-        whole = {"nfes": self.nfes}
-        whole |= {name: (getattr(self, name),) for name in ("starts", "batch", "epochs")}
-        if self.budget is not None:
-            whole["budget"] = (self.budget,)
-        for name, values in whole.items():
-            if not all(type(value) is int and value > 0 for value in values):
-                raise TrainingError(f"{name} must be a whole number > 0.")
-        for name in ("samples", "validation", "held_out"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 0:
-                raise TrainingError(f"{name} must be a whole number >= 0.")
-        if not (0 < self.rate < math.inf and 0 <= self.relax < math.inf):
-            raise TrainingError("rate must be > 0 and relax must be >= 0.")
-        if not 0 <= self.ending < math.inf:
-            raise TrainingError("ending is a noise level and must be >= 0.")
 
     @property
     def entry(self) -> MethodEntry:

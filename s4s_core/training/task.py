@@ -2,31 +2,25 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from ..errors import ModelError, S4SError, TrainingCancelled, TrainingDiverged, TrainingError
+from ..errors import TrainingCancelled, TrainingDiverged
 from ..model import Condition, Model, arguments
-from ..objectives import Objective, band_features, makes_pictures
-from ..sampling import check_x0, sample
-from ..spaces import alpha, as_float64, sigma_of_log_snr
+from ..objectives import Objective, band_features, distances, makes_pictures
+from ..sampling import sample
+from ..spaces import as_float64
 from ..table import SolverTable
-from ..teacher import Pairs, draw_noise
+from ..teacher import Pairs
 from .distributed import is_first
-from .memory import Batcher, is_out_of_memory
+from .memory import Batcher
 
 CHOICE, TEACHER, SEARCH, SCORING = "choice", "teacher", "search", "scoring"
 """Phases of every run; those between SEARCH and SCORING are the method's own."""
-CHECK_CALLS = 11
-_CHECK_SEED = 600_000_001
-_NEAR, _SAME, _NOT_EXACT = 1.07, 0.005, 0.1
-"""Relative differences of results: what does not count, and what no kernel makes."""
-_FAULTS = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class Event(NamedTuple):
@@ -149,7 +143,7 @@ class Task:
 
     def _distance(self, result: torch.Tensor, part: Pairs) -> torch.Tensor:
         with torch.no_grad():
-            return as_float64(self.objective.distance(result, part.target)).cpu()
+            return as_float64(distances(self.objective, result, part.target)).cpu()
 
     def _look(self, distance: torch.Tensor, result: torch.Tensor, part: Pairs) -> torch.Tensor:
         """Return LPIPS where it is trained, else the squared distance of the bands' RMS (0 for
@@ -231,132 +225,3 @@ class Task:
         """Keep a table for the listener if its validation error is the lowest so far."""
         if float(validation) < self.best[0]:
             self.best = float(validation), table
-
-
-def _one_line(problem: object) -> str:
-    return str(problem).partition("\n")[0][:150].rstrip(". ")
-
-
-def not_differentiable(problem: object) -> TrainingError:
-    """Return the error to raise where a gradient method meets a model without gradients."""
-    return TrainingError(
-        f"This model cannot be trained by back-propagation: {_one_line(problem)}. Change its "
-        "denoise, or use the method gauss-newton, which needs no gradients."
-    )
-
-
-def _failed(error: Exception) -> ModelError:
-    return ModelError(f"The model failed with {type(error).__name__}: {_one_line(error)}.")
-
-
-@contextmanager
-def explained(explain: Callable[[Exception], S4SError]) -> Iterator[None]:
-    """Raise explain(error) where a model's own code fails.
-
-    Memory that runs out, and what a host raises to interrupt a run, stay what they are.
-    """
-    try:
-        yield
-    except S4SError:
-        raise
-    except _FAULTS as error:
-        if is_out_of_memory(error):
-            raise
-        raise explain(error) from error
-
-
-class _Kept(NamedTuple):
-    """A tensor that a model has seen, what it was then, and what is wrong if it has changed."""
-
-    tensor: torch.Tensor
-    before: torch.Tensor
-    problem: str
-
-    def check(self) -> None:
-        if not torch.equal(self.tensor, self.before):
-            raise not_differentiable(self.problem)
-
-
-def _check_gradient(
-    model: Model,
-    point: torch.Tensor,
-    level: torch.Tensor,
-    cond: Condition | None,
-    kept: list[_Kept],
-) -> None:
-    """Call the model with a gradient, and differentiate the first such call; raise TrainingError
-    if that fails.
-
-    What it was given and has returned joins `kept`, and must not change before the next check.
-    """
-    for each in kept:
-        each.check()
-    first, leaf = not kept, point.clone().requires_grad_()
-    with torch.enable_grad(), explained(not_differentiable):
-        given = arguments(leaf.clone(), level, cond)
-        x0 = check_x0(result := model.denoise(*given), point)
-        for argument, before in zip(given, (point, level), strict=False):
-            kept.append(_Kept(argument.detach(), before, "it writes into its arguments"))
-            kept[-1].check()
-        old = result.detach()
-        kept.append(_Kept(old, old.clone(), "it writes into its last result"))
-        if first and _gradient(x0, leaf) is None:
-            raise not_differentiable("its results have no gradient (no_grad or detach)")
-
-
-def _gradient(x0: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor | None:
-    if not x0.requires_grad:
-        return None
-    return torch.autograd.grad(x0.sum(), leaf, allow_unused=True)[0]
-
-
-def check_model(model: Model, gradient: bool = False) -> None:
-    """Raise an error if the model cannot be trained with, by CHECK_CALLS calls on one sample.
-
-    Its results must be finite, and depend on the arguments of a call only. A cache such as TeaCache
-    answers with an earlier result if little has changed since. So one input is evaluated twice
-    after a call far from it, and twice after one near it that such a cache reuses. On the demo
-    model reuse moves both results alike, by 1.2 % or more; kernels that are not exact make all four
-    differ, by 3 % at most (bfloat16, CFG 7.5).
-
-    With `gradient`, four of these calls have one, and the model must not write where it is needed.
-    """
-    with explained(_failed):
-        x, cond = draw_noise(model, 1, _CHECK_SEED)
-    high, x0 = float(model.sigma_max), torch.zeros_like(x)
-
-    def at(sigma: float, sign: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-        level = x.new_full((1,), sigma)
-        return alpha(model.space, level) * x0 + sign * sigma / high * x, level
-
-    def call(sigma: float, sign: int = 1) -> torch.Tensor:
-        point, level = at(sigma, sign)
-        with torch.no_grad(), explained(_failed):
-            result = model.denoise(*arguments(point, level, cond))
-        return check_x0(result, point).clone()
-
-    def after_far(*between: float) -> torch.Tensor:
-        if gradient:
-            _check_gradient(model, *at(high, sign=-1), cond, kept)
-        else:
-            call(high, sign=-1)
-        for sigma in between:
-            call(sigma)
-        return as_float64(call(middle))
-
-    kept: list[_Kept] = []
-    x0 = call(high)
-    if not math.isfinite(float(as_float64(x0).abs().sum())):
-        raise ModelError(
-            "The model returns NaN or infinity for plain noise: try another precision."
-        )
-    levels = sigma_of_log_snr(model.space, -torch.tensor([_NEAR, 1.0]).log())
-    near, middle = levels.clamp(float(model.sigma_min), high).tolist()
-    far, close, far_again, close_again = (after_far(*each) for each in ((), (near,)) * 2)
-    size, spread = far.norm(), (far - far_again).norm() + (close - close_again).norm()
-    apart = (far + far_again - close - close_again).norm() / 2
-    if bool((apart > _SAME * size + spread) | (spread > _NOT_EXACT * size)):
-        raise ModelError(
-            "The model's results depend on earlier calls: for training, remove what keeps them, "
-            "such as TeaCache."
-        )

@@ -1,6 +1,7 @@
 """Models whose attributes break the contract: one sentence at the door, before any model call."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,10 +12,24 @@ from learners import ALL_METHODS, changed, message_of, small, table_of, tiny_fit
 
 from s4s_core import sample
 from s4s_core.contract import RULES
-from s4s_core.errors import ModelError, ObjectiveError, S4SError
-from s4s_core.training.task import CHECK_CALLS
+from s4s_core.errors import ModelError, S4SError, TrainingError
+from s4s_core.training.check import CHECK_CALLS
 
-NO_SHAPES = (None, 4, (), [], (0,), (-1, 2), (2.0,), (True,), ("4",), "46", ((6,),), (2**33,))
+NO_SHAPES = (
+    None,
+    4,
+    (),
+    [],
+    (0,),
+    (-1, 2),
+    (2.0,),
+    (True,),
+    ("4",),
+    "46",
+    ((6,),),
+    (2**33,),
+    (1,) * 70,
+)
 NO_LEVELS = (None, 0, -1.0, math.nan, math.inf, True, "14.6", [1.0], torch.zeros(2), 1j)
 NO_FUNCTIONS = (None, 4, "denoise", [], lambda: None, lambda x: x)
 BROKEN = [
@@ -43,6 +58,34 @@ def refusal(model, method="gauss-newton"):
 def test_a_broken_attribute_is_named_with_what_it_must_be(name, value):
     said = refusal(changed(small(), **{name: value}))
     assert said.startswith(f"The model's {name} must be {RULES[name].words}, not ")
+
+
+RAISED = (RuntimeError("boom"), KeyError("x"), ZeroDivisionError(), OSError(5, "io"), Exception())
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+def test_an_attribute_that_cannot_be_read_is_named(name, error):
+    def read(self):
+        raise error
+
+    model = changed(small(), device="cpu", takes_guidance=False, fingerprint=None)
+    broken = type("Broken", (SimpleNamespace,), {name: property(read)})
+    known = {key: value for key, value in vars(model).items() if key != name}
+    with pytest.raises(ModelError) as raised:
+        tiny_fit(broken(**known))
+    said = f"The model's {name} cannot be read: it raises {type(error).__name__}."
+    assert message_of(raised) == said
+
+
+@pytest.mark.parametrize("name", ["sigma_min", "sigma_max"])
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+def test_a_level_that_is_no_number_is_named(name, error):
+    def convert(self):
+        raise error
+
+    level = type("Level", (), {"__float__": convert})()
+    assert refusal(changed(small(), **{name: level})).startswith(f"The model's {name} must be ")
 
 
 @pytest.mark.parametrize("method", ALL_METHODS)
@@ -81,7 +124,7 @@ CONDITIONS = {
 @pytest.mark.parametrize("kind", CONDITIONS)
 def test_conditions_of_which_no_rows_can_be_selected(kind):
     model = changed(small(), conditions=CONDITIONS[kind])
-    assert "conditions(1, generator) must return None or 1 rows" in refusal(model)
+    assert "conditions(8, generator) must return None or 8 rows" in refusal(model)
 
 
 def test_conditions_and_the_third_argument_belong_together():
@@ -123,7 +166,7 @@ def test_a_model_that_fails_is_quoted_in_its_check():
 
 @pytest.mark.parametrize("decode", [4, "decode", lambda: None, [len]])
 def test_decode_must_be_a_function(decode):
-    with pytest.raises(ObjectiveError, match="decode must be a function of results") as error:
+    with pytest.raises(TrainingError, match="decode must be a function of results") as error:
         tiny_fit(small(), decode=decode)
     message_of(error)
 

@@ -194,12 +194,14 @@ def test_edges_of_runs():
 def test_mismatches_and_images_name_the_solver():
     model = {"name": "alpha", "hash": "weights:1"}
     pack = pack_of(model=model, cfg=[3.0, 5.0], resolution=[512, 768])
-    same = dict(model_hash="weights:1", cfg=4.0, width=512, height=768)
+    same = dict(model_hash="weights:1", cfg=4.0, width=512, height=768, sigma_max=79.0)
     assert mismatches(pack, **same) == []
     changed = {
         "alpha.*beta": dict(model_hash="weights:2", model_name="beta"),
         "CFG 3 to 5.*CFG 7": dict(cfg=7.0),
         "512x768.*768x512": dict(width=768, height=512),
+        "begins at noise level 80, this model at 14.6": dict(sigma_max=14.6),
+        "begins at noise level 80, this model at 4518": dict(sigma_max=4518.0),
     }
     for pattern, change in changed.items():
         (found,) = mismatches(pack, **same | change)

@@ -240,6 +240,25 @@ def check_training_learns_guidance(b):
     assert (result - b.core_sample("EDM", pack, steps=3, cfg=4.0)).abs().max() < 1e-4
 
 
+def check_a_teacher_may_write_into_its_levels(b):
+    import comfy.samplers as host
+    import torch
+
+    session, latent = b.part("nodes.session"), {"samples": torch.zeros(1, 4, 4, 4)}
+    model = b.null_model(answer=lambda x, time: (3 * x).sin())[0]
+
+    def writing(model, x, sigmas, **more):
+        result = host.sampler_object("euler").sampler_function(model, x, sigmas.clone(), **more)
+        sigmas.mul_(0.5)
+        return result
+
+    def work(ready):
+        teacher = session.host_teacher(ready, host.KSAMPLER(writing), "karras", 4)
+        teacher.require_deterministic()
+
+    session.run_in_session(model, [b.plain()], b.plain(), 1.0, latent, 0, work)
+
+
 def check_a_teacher_that_adds_noise_is_refused(b):
     import comfy.samplers as host
     import torch

@@ -142,6 +142,15 @@ def check_mismatches_only_warn(b):
         b.ksample(*given, cfg=5.0)
     ((event, data),) = sent
     assert event == "s4s.warning" and "CFG 2" in data["text"] and "CFG 5" in data["text"]
+    sent.clear()
+    half = {
+        nfe: pack[nfe].replace(sigmas=pack[nfe].sigmas / 2, call_sigmas=pack[nfe].call_sigmas / 2)
+        for nfe in pack.nfes
+    }
+    with patch.object(b.part("nodes.notices"), "send", lambda *event: sent.append(event)):
+        b.ksample(*b.applied(pack=b.part("s4s_core.table").SolverPack(half, about)))
+    ((event, data),) = sent
+    assert "begins at noise level" in data["text"], data
 
 
 def check_each_warning_appears_once_per_prompt(b):

@@ -151,13 +151,15 @@ def test_a_solver_of_another_space_is_refused(capsys, tmp_path):
 def test_differences_from_training_are_warnings_of_plain_text(capsys, tmp_path, command):
     pack, path = load_solver(SOLVERS["ve"]), tmp_path / "hostile.safetensors"
     about = {**pack.metadata, "model": {"name": "\x1b[2J\nowned", "hash": "0" * 16}}
-    save_solver(path, SolverPack(pack.tables, about))
+    half = pack[3].replace(sigmas=pack[3].sigmas / 2, call_sigmas=pack[3].call_sigmas / 2)
+    save_solver(path, SolverPack({3: half}, about))
     options = ["--nfe", "3", "--count", "1", "--out", str(tmp_path / "out.png")]
     code, _, err = run(capsys, command, *options)
     assert code == 0 and "warning" not in err
     code, _, err = run(capsys, command, *options, "--cfg", "7", "--solver", str(path))
     assert code == 0 and "\x1b" not in err
     assert "warning: The solver was trained for CFG 4, this run has CFG 7." in err
+    assert "warning: The solver begins at noise level 40, this model at 80." in err
     assert "trained for the model \N{REPLACEMENT CHARACTER}[2J" in err
 
 

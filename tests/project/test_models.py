@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -227,3 +228,10 @@ def test_what_is_no_picture_is_refused_in_a_sentence(mine, name):
 def test_models_that_are_not_there_are_refused_in_a_sentence(choice, sentence):
     with pytest.raises(ModelError, match=sentence):
         open_model(choice)
+
+
+def test_a_decoder_may_reuse_its_picture():
+    buffer = torch.zeros(1, 3, 4, 4)
+    model = SimpleNamespace(device="cpu", decode=lambda x: buffer.copy_(x))
+    x = torch.rand(4, 3, 4, 4)
+    assert torch.equal(to_pictures(model, x), x)

@@ -17,12 +17,13 @@ from s4s_core.errors import ModelError, S4SError, TrainingDiverged, TrainingErro
 from s4s_core.objectives import L2
 from s4s_core.teacher import default_teacher
 from s4s_core.training import gauss_newton
+from s4s_core.training.check import CHECK_CALLS, check_model
 from s4s_core.training.gradient import JOINT, S4S, Descent
 from s4s_core.training.memory import Batcher, is_out_of_memory
 from s4s_core.training.method import find_method
 from s4s_core.training.state import read_state
 from s4s_core.training.student import Student
-from s4s_core.training.task import CHECK_CALLS, Meter, NotFinite, Task, check_model
+from s4s_core.training.task import Meter, NotFinite, Task
 
 SHORT = {"budget": 1200, "batch": 4}
 
@@ -411,7 +412,7 @@ def test_a_model_that_reuses_earlier_results_is_refused_before_it_teaches(space,
     model, calls = reusing(load_demo(space, cfg), reuses)
     with pytest.raises(ModelError, match="depend on earlier calls.*TeaCache"):
         tiny_fit(model)
-    assert len(calls) == CHECK_CALLS
+    assert len(calls) < CHECK_CALLS, "it was not asked about several rows"
 
 
 @pytest.mark.parametrize("size", [0.0, 0.01, 0.02])

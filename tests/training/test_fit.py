@@ -32,10 +32,11 @@ from s4s_core.objectives import L1, L2, SumOfSquares
 from s4s_core.solver_file import dump_solver
 from s4s_core.teacher import TEACHERS, choice_calls, default_teacher, draw_pairs
 from s4s_core.training import gauss_newton, scoring
+from s4s_core.training.check import CHECK_CALLS
 from s4s_core.training.fit import Run, fit
 from s4s_core.training.method import Method, find_method
 from s4s_core.training.settings import Settings
-from s4s_core.training.task import CHECK_CALLS, Meter
+from s4s_core.training.task import Meter
 
 SHORT = {"budget": 1000, "samples": 6, "validation": 4, "held_out": 4}
 TOLD = table_of("lms").replace(guidance=[1, 1, 1, 0.5])
@@ -107,7 +108,7 @@ def test_events_report_progress(method):
         ({"init": "dpm-solver:3:edm"}, "no table of 4 calls"),
         ({"init": table_of("lms", nfe=6)}, "init has 6 calls, but nfe is 4"),
         *(({key: TOLD}, "the model cannot be told") for key in ("init", "teacher")),
-        ({"nfe": 0}, "nfes must be a whole number > 0"),
+        ({"nfe": 0}, "each of nfes must be between 1 and 1000"),
         ({"nfe": ()}, "at least one step count"),
         ({"batch": 0}, "batch must be"),
         ({"budget": 0}, "budget must be"),

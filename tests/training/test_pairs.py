@@ -20,8 +20,9 @@ from s4s_core.teacher import (
     draw_noise,
     draw_pairs,
 )
+from s4s_core.training.check import CHECK_CALLS
 from s4s_core.training.fit import _teacher_facts
-from s4s_core.training.task import CHECK_CALLS, CHOICE, TEACHER, Meter
+from s4s_core.training.task import CHOICE, TEACHER, Meter
 
 
 def test_a_teacher_may_be_a_function():

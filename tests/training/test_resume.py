@@ -16,9 +16,10 @@ from s4s_core.objectives import L2
 from s4s_core.solver_file import dump_solver, parse_solver
 from s4s_core.teacher import default_teacher
 from s4s_core.training import gauss_newton
+from s4s_core.training.check import CHECK_CALLS
 from s4s_core.training.fit import fit
 from s4s_core.training.state import read_state, save_state
-from s4s_core.training.task import CHECK_CALLS, CHOICE, SCORING, SEARCH, TEACHER
+from s4s_core.training.task import CHOICE, SCORING, SEARCH, TEACHER
 
 SHORT = {"budget": 1000, "samples": 6, "validation": 4, "held_out": 4}
 NFES = (3, 4)

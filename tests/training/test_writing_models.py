@@ -25,10 +25,10 @@ from s4s_core import sample
 from s4s_core.errors import TrainingError
 from s4s_core.schedules.gits import gits_costs
 from s4s_core.teacher import default_teacher, draw_pairs
+from s4s_core.training.check import CHECK_CALLS
 from s4s_core.training.gauss_newton import normal_equations
 from s4s_core.training.jacobian import Columns
 from s4s_core.training.parameters import Parameters
-from s4s_core.training.task import CHECK_CALLS
 
 each_fault = pytest.mark.parametrize("fault", FAULTS)
 
@@ -62,17 +62,6 @@ def test_sampling_is_that_of_the_clean_model(fault, family, mode, dtype, batch):
     assert torch.equal(x, before)
     for wanted, got in zip(*seen, strict=True):
         assert torch.equal(wanted.x, got.x) and torch.equal(wanted.sigma, got.sigma)
-
-
-def test_conditions_stay_what_they_are():
-    def denoise(x, sigma, cond):
-        level = cond.clone()
-        cond.zero_()
-        return level[:, None] * x
-
-    cond = torch.tensor([0.1, 0.2])
-    sample(denoise, torch.ones(2, 6), table_of("lms"), cond)
-    assert cond.tolist() == torch.tensor([0.1, 0.2]).tolist()
 
 
 @each_fault
@@ -114,6 +103,65 @@ def test_columns_are_those_of_the_clean_model(fault, family):
 def test_gauss_newton_learns_the_solver_of_the_clean_model(fault, objective):
     wanted, got = (tiny_fit(each, objective=objective) for each in faulty(fault, pictures()))
     assert got.pack == wanted.pack and got.scores == wanted.scores
+
+
+class Prompts:
+    """Conditions that are no tensor."""
+
+    def __init__(self, levels):
+        self.levels = levels
+
+    def __len__(self):
+        return len(self.levels)
+
+    def __getitem__(self, rows):
+        return Prompts(self.levels[rows])
+
+
+KINDS = {
+    "tensor": (lambda levels: levels, lambda cond: cond),
+    "array": (lambda levels: levels.numpy(), lambda cond: torch.from_numpy(cond)),
+    "object": (Prompts, lambda cond: cond.levels),
+}
+
+
+def prompted(kind, reuse=False, write=False):
+    """A model with conditions of a kind, drawn into one buffer or written into by its calls."""
+    model, buffer = small(), torch.zeros(4096)
+    make, levels_of = KINDS[kind]
+
+    def conditions(batch, generator):
+        levels = torch.rand(batch, generator=generator)
+        return make(buffer[:batch].copy_(levels) if reuse else levels)
+
+    def denoise(x, sigma, cond):
+        levels = levels_of(cond)
+        result = model.denoise(x, sigma) * (1 + levels[:, None].to(x))
+        if write:
+            levels.mul_(0.5)
+        return result
+
+    return changed(model, conditions=conditions, denoise=denoise)
+
+
+@pytest.mark.parametrize("method", ["gauss-newton", "joint"])
+@pytest.mark.parametrize("fault", ["reuse", "write"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_conditions_that_are_reused_or_written_into_spoil_nothing(kind, fault, method):
+    clean, dirty = (tiny_fit(prompted(kind, **f), method=method) for f in ({}, {fault: True}))
+    assert dirty.pack == clean.pack and dirty.scores == clean.scores
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_conditions_of_a_sample_stay_what_they_are(kind):
+    make, levels_of = KINDS[kind]
+    table, cond = table_of("lms"), make(torch.tensor([0.1, 0.2]))
+    clean, dirty = (
+        sample(prompted(kind, write=write).denoise, torch.ones(2, 6), table, cond)
+        for write in (False, True)
+    )
+    assert torch.equal(clean, dirty)
+    assert torch.equal(levels_of(cond), torch.tensor([0.1, 0.2]))
 
 
 # --- gradient methods

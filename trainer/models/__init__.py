@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from s4s_core.app.checks import between, check_fields, matching, one_of
+from s4s_core.checks import between, check_fields, matching, one_of
 from s4s_core.errors import ModelError, visible
 
 if TYPE_CHECKING:

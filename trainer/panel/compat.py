@@ -9,7 +9,7 @@ from typing import Any
 
 import gradio as gr
 
-from s4s_core.app.checks import parse_json
+from s4s_core.checks import parse_json
 from s4s_core.errors import S4SError
 
 MAJOR = int(gr.__version__.partition(".")[0])

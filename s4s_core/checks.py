@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
+from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ..errors import short
+from .errors import short
 
 T = TypeVar("T")
 Rule = Callable[[str, Any], str]
@@ -29,6 +30,11 @@ def between(low: float, high: float) -> Rule:
     return lambda name, value: (
         "" if low <= value <= high else f"{name} must be between {low} and {high}."
     )
+
+
+def above(low: float) -> Rule:
+    """A number that is greater."""
+    return lambda name, value: "" if value > low else f"{name} must be > {low}."
 
 
 def one_of(kind: str, names: Collection[str]) -> Rule:
@@ -83,9 +89,12 @@ def _parts(hint: Any) -> tuple[Any, Any, tuple[Any, ...], list[Rule]]:
 def fitting(name: str, value: Any, hint: Any, error: type[Exception]) -> Any:
     """Return `value` as the annotated type; raise `error`, which names the field, unless it fits.
 
-    Lists become tuples where tuples are wanted, whole numbers floats, and objects dataclasses.
+    Lists become tuples where tuples are wanted, whole numbers floats, numpy's numbers Python's, and
+    objects dataclasses.
     """
     kind, origin, inner, rules = _parts(hint)
+    if kind in (int, float):
+        value = _plain(value)
     if kind is Any:
         return value
     if origin in (Union, UnionType):  # T | None
@@ -111,6 +120,13 @@ def fitting(name: str, value: Any, hint: Any, error: type[Exception]) -> Any:
     for complaint in filter(None, (rule(name, value) for rule in rules)):
         raise error(complaint)
     return value
+
+
+def _plain(value: Any) -> Any:
+    """Return a number as one of Python's, and anything else as it is."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def record(kind: type[T], values: object, error: type[Exception]) -> T:
