@@ -42,7 +42,7 @@ T = TypeVar("T")
 _LONGEST_LOG = 20_000
 _LARGEST_STATE = 1 << 20
 _LEAST_ROOM = 1_000_000
-"""Bytes of free disk space below which a process may have died because it could not write."""
+"""Bytes of free disk space below which a process may be unable to write."""
 
 _ERROR = "error: "
 """How the commands begin the line that says why they fail."""
@@ -105,17 +105,20 @@ class ProcessFolder:
         """Replace state.json with a dataclass, atomically; the caller holds the lock."""
         write_atomic(self.path / STATE, json.dumps(asdict(state), indent=1).encode())
 
+    def lacks_room(self) -> bool:
+        """Is the disk so full that a process may have no room for what it has to write?"""
+        return free_space(self.path) < _LEAST_ROOM
+
     def death(self) -> str:
         """Say why the process has ended without recording why, as far as one can tell."""
-        free = free_space(self.path)
-        if free < _LEAST_ROOM:
+        if self.lacks_room():
             return full_disk(self.path)
         last = self.log_tail().strip().rpartition("\n")[2].strip()
         if last.startswith(_ERROR):
             return short(last.removeprefix(_ERROR), 300)
         if _EXCEPTION.match(last):
             return f"The process died: {short(last, 300)}"
-        room = f"{size(free)} of disk space is free"
+        room = f"{size(free_space(self.path))} of disk space is free"
         return f"The process died unexpectedly, often because memory ran out ({room})."
 
     def log_tail(self, lines: int = 40) -> str:

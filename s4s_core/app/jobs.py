@@ -27,7 +27,7 @@ from ..lock import holder
 from ..regular import open_regular, read_end, read_whole, remove_tree
 from . import processes
 from .detached import STATE as STATE
-from .detached import STOP_SECONDS, ProcessFolder
+from .detached import STOP_SECONDS, ProcessFolder, full_disk
 from .folders import jobs_home, solver_folders
 from .processes import end_tree, start_detached, trainer_command
 from .progress import Count, Metric
@@ -148,6 +148,8 @@ class Job(ProcessFolder):
         elif status == "running":
             status, error = "interrupted", self.death()
             message = error
+        elif status == "queued" and self.lacks_room():  # its process cannot even say so
+            message = full_disk(self.path)
         return JobView(
             id=self.id,
             name=short(state.name, _LONGEST),

@@ -338,9 +338,10 @@ def test_a_full_disk_is_called_one(monkeypatch):
 
 def test_a_death_without_room_to_record_it_is_explained_while_the_disk_is_full(monkeypatch):
     job = add()
-    job.save(job.state().__class__(**(vars(job.state()) | {"status": "running"})))
     usage = detached.shutil.disk_usage
     monkeypatch.setattr(detached.shutil, "disk_usage", lambda path: usage(path)._replace(free=4096))
+    assert job.view().message.startswith("The disk is full (0.0 MB free")
+    job.save(job.state().__class__(**(vars(job.state()) | {"status": "running"})))
     view = job.view()
     assert view.status == "interrupted" and view.error == view.message
     assert view.error.startswith("The disk is full (0.0 MB free")
