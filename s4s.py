@@ -172,14 +172,12 @@ def run(command: Sequence[str], cwd: Path | None = None) -> int:
     """
     started: list[subprocess.Popen[bytes]] = []
     signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in started])
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # the command would not hear it either
+        signal.signal(signal.SIGINT, lambda *_: None)  # an exception could lose the exit code
     process = subprocess.Popen(command, cwd=cwd)
     started.append(process)
-    while True:
-        try:
-            code = process.wait()
-            return code if code >= 0 else 128 - code
-        except KeyboardInterrupt:
-            continue
+    code = process.wait()
+    return code if code >= 0 else 128 - code
 
 
 def start(arguments: list[str]) -> int:

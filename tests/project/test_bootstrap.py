@@ -269,3 +269,22 @@ def test_ctrl_c_lets_the_command_finish_and_sigterm_ends_it(checkout):
     assert code == 33 and "saved" in out
     code, out = checkout.signal(signal.SIGTERM, group=False)
     assert code == 128 + signal.SIGTERM and "saved" not in out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_ctrl_c_while_the_command_ends_does_not_lose_its_exit_code(s4s, monkeypatch):
+    waitpid = os.waitpid
+
+    def interrupted(*arguments):
+        found = waitpid(*arguments)
+        signal.raise_signal(signal.SIGINT)
+        return found
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(os, "waitpid", interrupted)
+    try:
+        assert s4s.run([sys.executable, "-c", "raise SystemExit(33)"]) == 33
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
