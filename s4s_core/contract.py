@@ -155,7 +155,7 @@ def draw_conditions(model: Model, count: int, generator: torch.Generator) -> Con
     if not accepts(model.denoise, 2 if cond is None else 3):
         has, needs = ("no ", "needs cond") if cond is None else ("", "has no third argument, cond")
         raise ModelError(f"The model has {has}conditions, but its denoise {needs}.")
-    return own_rows(cond)
+    return own_rows(cond, count)
 
 
 def _has_rows(cond: Condition | None, count: int) -> bool:
@@ -164,6 +164,7 @@ def _has_rows(cond: Condition | None, count: int) -> bool:
         return True
     try:
         cond[torch.full((2,), count - 1)]
-        return not hasattr(cond, "__len__") or len(cond) == count
+        counted = hasattr(cond, "__len__") and not isinstance(cond, Mapping)
+        return not counted or len(cond) == count
     except Exception:  # whatever their own code raises
         return False

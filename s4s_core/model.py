@@ -88,37 +88,30 @@ def arguments(
 ) -> tuple[Any, ...]:
     """Return the arguments to pass to a denoiser: only those that are needed, and as copies.
 
-    So a model that writes into them spoils no state and no stored noise.
+    So a model that writes into them spoils no state and no stored noise. A condition that is no
+    tensor or array is passed as it is: what it means is between the caller and the model.
     """
-    told = () if cond is None and guidance is None else (own_rows(cond),)
+    told = () if cond is None and guidance is None else (writable(cond),)
     multipliers = () if guidance is None else (writable(guidance),)
     return (writable(x), writable(sigma), *told, *multipliers)
 
 
 def writable(argument: Any) -> Any:
-    """Return a copy of a tensor, and anything else as it is.
+    """Return a copy of a tensor or array, and anything else as it is.
 
     A tensor that carries a gradient is not copied: the gradient would add up in another order.
     `check_model` refuses to differentiate a model that writes.
     """
     if isinstance(argument, torch.Tensor) and not argument.requires_grad:
         return argument.clone()
-    return argument
+    return argument.copy() if isinstance(argument, np.ndarray) else argument
 
 
-def own_rows(cond: Condition | None) -> Condition | None:
-    """Return a copy of conditions: rows that indices select are one, as in a tensor.
-
-    What has no length or selects no rows is returned as it is.
-    """
-    if cond is None or isinstance(cond, torch.Tensor):
-        return writable(cond)
-    if isinstance(cond, np.ndarray):  # an index tensor of one row would select a scalar
-        return cond.copy()
-    try:
-        return cond[torch.arange(len(cond))]
-    except Exception:  # whatever their own code raises
-        return cond
+def own_rows(cond: Condition | None, count: int) -> Condition | None:
+    """Return a copy of the conditions of `count` rows: rows that indices select are one."""
+    if cond is None or not count or isinstance(cond, torch.Tensor | np.ndarray):
+        return writable(cond)  # an index tensor of one row would select a scalar from an array
+    return cond[torch.arange(count)]
 
 
 def takes_guidance(model: Model) -> bool:

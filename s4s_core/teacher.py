@@ -253,7 +253,8 @@ def draw_pairs(
 
 def _render(teacher: Teacher, part: Pairs, denoise: Denoiser) -> torch.Tensor:
     with torch.no_grad():
+        cond = own_rows(part.cond, len(part.x))
         if isinstance(teacher, SolverTable):
-            return sample(denoise, part.x, teacher, part.cond)
-        result: object = teacher(writable(part.x), own_rows(part.cond))
+            return sample(denoise, part.x, teacher, cond)
+        result: object = teacher(writable(part.x), cond)
         return check_x0(result, part.x, "teacher", "its function of x and cond").clone()

@@ -3,6 +3,7 @@
 Sampling, pairs and gauss-newton give the clean result. Gradient methods refuse before any pair.
 """
 
+from collections import defaultdict
 from dataclasses import astuple
 
 import pytest
@@ -152,7 +153,7 @@ def test_conditions_that_are_reused_or_written_into_spoil_nothing(kind, fault, m
     assert dirty.pack == clean.pack and dirty.scores == clean.scores
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["tensor", "array"])
 def test_conditions_of_a_sample_stay_what_they_are(kind):
     make, levels_of = KINDS[kind]
     table, cond = table_of("lms"), make(torch.tensor([0.1, 0.2]))
@@ -162,6 +163,48 @@ def test_conditions_of_a_sample_stay_what_they_are(kind):
     )
     assert torch.equal(clean, dirty)
     assert torch.equal(levels_of(cond), torch.tensor([0.1, 0.2]))
+
+
+class ByName(dict):
+    """Conditions by name, of which indices select rows; its length is the number of names."""
+
+    def __getitem__(self, rows):
+        return ByName({name: dict.__getitem__(self, name)[rows] for name in self})
+
+
+@pytest.mark.parametrize(
+    "cond",
+    [
+        *(["a"], ("a", "b"), "ab", [["embedding", {"pooled": 1}]], defaultdict(list, a=[1])),
+        *(object(), ByName(a=torch.ones(2), b=torch.ones(2), c=torch.ones(2))),
+    ],
+    ids=lambda cond: type(cond).__name__,
+)
+def test_a_sample_passes_conditions_of_any_other_kind_as_they_are(cond):
+    told, before = [], repr(cond)
+    denoise = small().denoise
+
+    def noted(x, sigma, cond):
+        told.append(cond)
+        return denoise(x, sigma)
+
+    sample(noted, torch.ones(2, 6), table_of("lms"), cond)
+    assert told and all(each is cond for each in told) and repr(cond) == before
+
+
+def test_conditions_by_name_are_trained_with():
+    model = small()
+
+    def conditions(batch, generator):
+        levels = torch.rand(batch, generator=generator)
+        return ByName(a=levels, b=levels, c=levels)
+
+    def denoise(x, sigma, cond):
+        level = dict.__getitem__(cond, "a")
+        assert len(level) == len(x)
+        return model.denoise(x, sigma) * (1 + level[:, None])
+
+    assert tiny_fit(changed(model, conditions=conditions, denoise=denoise)).pack
 
 
 # --- gradient methods
