@@ -15,7 +15,7 @@ _LOCK_OFFSET = 1 << 30
 
 _POLL = 0.02
 _UNKNOWN = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO)
-"""Why a file that is there cannot be opened; its owner may live."""
+"""Why a file that is there cannot be read; its owner may live."""
 
 if sys.platform == "win32":
     import msvcrt
@@ -86,10 +86,10 @@ class Lock:
 def holder(path: StrPath) -> int | None:
     """Return the process that holds a lock, or None if it is free.
 
-    It is 0 if it cannot be told: while the lock is being taken, or if the file cannot be opened.
+    It is 0 if it cannot be told: while the lock is being taken, or if the file cannot be read.
     """
     try:
-        handle = open_regular(path, os.O_RDWR)
+        handle = open_regular(path, os.O_RDONLY)  # it may be another user's
     except OSError as error:
         return 0 if error.errno in _UNKNOWN else None
     try:

@@ -13,6 +13,9 @@ StrPath = str | os.PathLike[str]
 
 _SAFE = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"))
 
+_JUNCTION = 0xA0000003
+"""How Windows marks a link to a folder that looks like a folder."""
+
 
 def open_regular(path: StrPath, flags: int) -> int:
     """Open a file and return its handle; raise OSError for a link, pipe, device or folder."""
@@ -69,9 +72,7 @@ def remove_tree(path: StrPath) -> None:
         for entry in _entries(folder):
             with suppress(OSError):
                 if entry.is_dir(follow_symlinks=False):
-                    moved = os.path.join(path, f"{token}-{len(folders)}")
-                    os.rename(entry.path, moved)
-                    folders.append(moved)
+                    folders.append(_moved(entry.path, os.path.join(path, f"{token}-{len(folders)}")))
                 else:
                     os.unlink(entry.path)
     for folder in reversed(folders):
@@ -81,10 +82,20 @@ def remove_tree(path: StrPath) -> None:
         os.unlink(path)
 
 
+def _moved(old: str, new: str) -> str:
+    """Rename a folder and return its path; on Windows one with an open file keeps its name."""
+    try:
+        os.rename(old, new)
+    except OSError:
+        return old
+    return new
+
+
 def _entries(folder: str) -> list[os.DirEntry[str]]:
     """Return the entries of a folder; none if it is no folder, or a link."""
     try:
-        if os.path.islink(folder):
+        status = os.lstat(folder)
+        if stat.S_ISLNK(status.st_mode) or getattr(status, "st_reparse_tag", 0) == _JUNCTION:
             return []
         with os.scandir(folder) as entries:
             return list(entries)

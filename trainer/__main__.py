@@ -26,7 +26,7 @@ def forget_working_folder() -> None:
     def others(paths: list[str]) -> list[str]:
         return [path for path in paths if path and os.path.realpath(path) != working]
 
-    own = sys.flags.isolated or working in map(os.path.realpath, _pythons_folders())
+    own = sys.flags.isolated or working in map(os.path.realpath, pythons_folders())
     found = sys.path if own else others(sys.path)
     home, kept = os.path.dirname(PACKAGE), [path for path in found if path != PACKAGE]
     sys.path[:] = kept if home in kept else [home, *kept]
@@ -34,7 +34,7 @@ def forget_working_folder() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(others(parts))
 
 
-def _pythons_folders() -> list[str]:
+def pythons_folders() -> list[str]:
     """Return where Python's modules and packages are, known without an import."""
     library, site = os.path.dirname(os.__file__), sys.modules.get("site")
     binary = os.path.join(library, "lib-dynload"), os.path.join(sys.base_prefix, "DLLs")

@@ -14,8 +14,11 @@ import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
 
+import s4s_core
 from s4s_core import __version__
 from s4s_core.errors import S4SError, visible
+
+from .__main__ import pythons_folders
 
 COMMANDS = {
     "panel": "train, follow and compare solvers in a browser",
@@ -69,14 +72,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader (`| head`) is gone; Python flushes once more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (ImportError, SyntaxError):
-        raise  # `__main__` says what to do about an incomplete environment
     except Exception as error:  # noqa: BLE001 - for example a model's own code
+        if isinstance(error, ImportError | SyntaxError) and not _is_foreign(error):
+            raise  # `__main__` says what to do about an incomplete environment
         for line in "".join(traceback.format_exception(error)).splitlines():
             print(visible(line.expandtabs()), file=sys.stderr)
         what = f"{type(error).__name__}: {error}".rstrip(": .")
         _complain(f"Unexpected {what}. The lines above say where.")
         return 1
+
+
+def _is_foreign(error: Exception) -> bool:
+    """Did it come through code that is neither ours nor installed, such as a model's own?"""
+    known = (*map(os.path.dirname, (__file__, s4s_core.__file__)), *pythons_folders(), "<frozen")
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return not all(file.startswith(known) for file in files)
 
 
 def _complain(message: str) -> None:

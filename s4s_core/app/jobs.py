@@ -246,11 +246,10 @@ class Job(ProcessFolder):
     def delete(self) -> None:
         """Stop the job and remove its folder; a solver that it saved stays."""
         if self.view().status in OPEN:
-            try:
+            with suppress(JobError):  # what still runs is told below
                 self.cancel()
-            except JobError:
-                if self.is_running():
-                    raise
+        if (pid := self.holder()) is not None:  # a damaged state does not say whom to stop
+            raise JobError(f"Job {self.id} still runs, as process {pid}. End that process first.")
         with explained(f"Could not delete {self.path}"):
             self.path.rename(jobs_home() / f".old-{self.id}")
         empty_trash()
@@ -411,6 +410,6 @@ def ensure_runner() -> None:
     """
     with explained(f"Could not start the queue in {jobs_home()}"):
         jobs_home().mkdir(parents=True, exist_ok=True)
+        os.close(open_regular(jobs_home() / RUNNER_LOCK, os.O_RDWR | os.O_CREAT))
         if not runner_is_alive():
-            os.close(open_regular(jobs_home() / RUNNER_LOCK, os.O_RDWR | os.O_CREAT))
             start_detached(trainer_command("queue"), jobs_home() / RUNNER_LOG)

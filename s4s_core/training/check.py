@@ -1,5 +1,6 @@
 """Check a model by calling it, before it is trained with; and explain errors of its own code."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -20,6 +21,8 @@ _NEAR, _LOWER = 1.07, 0.9
 """Factors of levels: to one at which a cache reuses results, and to one at which none does."""
 _SAME, _NOT_EXACT = 0.005, 0.1
 """Relative differences of results: what does not count, and what no kernel makes."""
+_OF_GRADIENTS = re.compile("grad|in-?place|backward|differentia|derivative", re.IGNORECASE)
+"""How torch's errors name what a model without gradients lacks."""
 
 
 def _one_line(problem: object) -> str:
@@ -34,8 +37,18 @@ def not_differentiable(problem: object) -> TrainingError:
     )
 
 
+def gradient_error(error: Exception) -> TrainingError | None:
+    """Explain an error of torch about gradients; None for any other."""
+    is_one = isinstance(error, RuntimeError) and _OF_GRADIENTS.search(str(error))
+    return not_differentiable(error) if is_one else None
+
+
 def _failed(error: Exception) -> ModelError:
     return ModelError(f"The model failed with {type(error).__name__}: {_one_line(error)}.")
+
+
+def _failed_with_gradients(error: Exception) -> S4SError:
+    return gradient_error(error) or _failed(error)
 
 
 def _interrupts(error: Exception) -> bool:
@@ -44,8 +57,8 @@ def _interrupts(error: Exception) -> bool:
 
 
 @contextmanager
-def explained(explain: Callable[[Exception], S4SError]) -> Iterator[None]:
-    """Raise explain(error) where a model's own code fails.
+def explained(explain: Callable[[Exception], S4SError | None]) -> Iterator[None]:
+    """Raise explain(error), if it is one, where a model's own code fails.
 
     Memory that runs out, and what a host raises to interrupt a run, stay what they are.
     """
@@ -54,9 +67,10 @@ def explained(explain: Callable[[Exception], S4SError]) -> Iterator[None]:
     except S4SError:
         raise
     except Exception as error:
-        if is_out_of_memory(error) or _interrupts(error):
+        found = None if is_out_of_memory(error) or _interrupts(error) else explain(error)
+        if found is None:
             raise
-        raise explain(error) from error
+        raise found from error
 
 
 class _Row(NamedTuple):
@@ -137,7 +151,7 @@ class _Asker:
 
     def _differentiated(self, given: _Given, kept: list[_Kept]) -> torch.Tensor:
         x, sigma = given[0].clone().requires_grad_(), given[1].clone().requires_grad_(self.times)
-        with torch.enable_grad(), explained(not_differentiable):
+        with torch.enable_grad(), explained(_failed_with_gradients):
             passed = arguments(x.clone(), sigma.clone(), *given[2:])
             x0 = check_x0(result := self.model.denoise(*passed), x)
             for argument, before in zip(passed, given[:2], strict=False):
@@ -171,7 +185,8 @@ def _unlike_first(cond: Condition | None) -> int:
 def _check_repeats(ask: _Asker, x: torch.Tensor) -> tuple[_Row, _Row, torch.Tensor, torch.Tensor]:
     """Raise ModelError if a result depends on earlier calls.
 
-    Return a row, one far from it, the first one's result, and by how much that may move.
+    Return a row, one far from it, the first one's result, and by how much that may move. Neither
+    row is at the highest level, where the results of an exact flow model do not depend on x.
     """
     space, low, high = ask.model.space, float(ask.model.sigma_min), float(ask.model.sigma_max)
     x0 = torch.zeros_like(x)
@@ -195,7 +210,7 @@ def _check_repeats(ask: _Asker, x: torch.Tensor) -> tuple[_Row, _Row, torch.Tens
             "The model's results depend on earlier calls: for training, remove what keeps them, "
             "such as TeaCache."
         )
-    return row, away, far, _NOT_EXACT * size + spread
+    return row, lower, far, _NOT_EXACT * size + spread
 
 
 def check_model(
@@ -219,8 +234,8 @@ def check_model(
         x, cond = draw_noise(model, _DRAWN, _CHECK_SEED)
         other = _unlike_first(cond)
     ask = _Asker(model, cond, entry)
-    row, away, result, most = _check_repeats(ask, x[:1])
-    beside = away._replace(cond=other, multiplier=0.0)
+    row, lower, result, most = _check_repeats(ask, x[:1])
+    beside = lower._replace(cond=other, multiplier=0.0)
 
     def in_batches(batch: int) -> None:
         kept: list[_Kept] = []

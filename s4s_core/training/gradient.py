@@ -20,7 +20,7 @@ from ..objectives import distances
 from ..spaces import as_float64
 from ..table import SolverTable
 from ..teacher import Pairs
-from .check import explained, not_differentiable
+from .check import explained, gradient_error
 from .distributed import shared
 from .method import Method, Start
 from .settings import Settings
@@ -257,9 +257,12 @@ class Descent:
     # Training
 
     def run(self) -> None:
-        """Train until all phases are done or the budget is spent; state["best"] is the result."""
+        """Train until all phases are done or the budget is spent; state["best"] is the result.
+
+        A finished run, which is read back, has no pairs.
+        """
         state = self.state
-        while state["phase"] < len(self.phases) and not self._too_expensive():
+        while len(self.task.train) and state["phase"] < len(self.phases) and not self._too_expensive():
             try:
                 loss = self._epoch(self.phases[state["phase"]])
                 error = self._validate(state["average"])
@@ -367,7 +370,7 @@ class Descent:
     def _backward(self, part: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
         """Return losses and d(loss)/d(noise) per sample; gradients add up in the leaves."""
         x, leaves = part.x.clone().requires_grad_(), list(self.student.leaves.values())
-        with torch.enable_grad(), explained(not_differentiable):
+        with torch.enable_grad(), explained(gradient_error):
             result = self.student.result(self._denoiser(part.cond), x, self.moves_times)
             losses = distances(self.task.objective, result, part.target)
             found = torch.autograd.grad(losses.sum(), [*leaves, x], allow_unused=True)

@@ -12,7 +12,7 @@ from hostile import make_deep
 from s4s_core import lock
 from s4s_core.atomic import sweep_folder, write_atomic
 from s4s_core.lock import Lock, holder
-from s4s_core.regular import is_file, make_folder, read_whole, remove_tree
+from s4s_core.regular import is_file, make_folder, open_regular, read_whole, remove_tree
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no such entries")
 OTHERS = {
@@ -62,6 +62,36 @@ def test_what_is_no_file_is_neither_read_nor_replaced(tmp_path, make):
     assert path.lstat().st_mode == before.st_mode and len(list(tmp_path.iterdir())) == 1
 
 
+def test_a_tree_is_removed_although_its_folders_cannot_be_renamed(tmp_path, monkeypatch):
+    """As on Windows while a file in them is open."""
+
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "in use")
+
+    (tmp_path / "tree" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "tree" / "a" / "b" / "file").touch()
+    monkeypatch.setattr(os, "rename", refuse)
+    remove_tree(tmp_path / "tree")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_junction_of_windows_is_not_followed(tmp_path, monkeypatch):
+    """It is a folder to every question but one; here a folder answers that one like a junction."""
+    lstat, junction = os.lstat, tmp_path / "tree" / "junction"
+    junction.mkdir(parents=True)
+    (junction / "file of somebody else").touch()
+    inode = lstat(junction).st_ino
+
+    class Junction:
+        st_mode, st_reparse_tag = lstat(junction).st_mode, 0xA0000003
+
+    monkeypatch.setattr(
+        os, "lstat", lambda path: Junction if lstat(path).st_ino == inode else lstat(path)
+    )
+    remove_tree(tmp_path / "tree")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["file of somebody else"]
+
+
 def test_a_folder_is_made_where_nothing_else_stands(tmp_path):
     make_folder(tmp_path / "new")
     make_folder(tmp_path / "new")
@@ -82,6 +112,21 @@ def test_a_lock_that_cannot_be_opened_may_be_held(tmp_path, monkeypatch, code):
 
     monkeypatch.setattr(lock, "open_regular", refuse)
     assert holder(tmp_path / "lock") == 0
+
+
+def test_a_lock_that_cannot_be_written_is_seen_through(tmp_path, monkeypatch):
+    """What another user's process left, or holds."""
+
+    def refuse_writing(path, flags):
+        if flags & (os.O_RDWR | os.O_WRONLY):
+            raise OSError(errno.EACCES, "refused")
+        return open_regular(path, flags)
+
+    with Lock(tmp_path / "lock") as held:
+        held.take()
+        monkeypatch.setattr(lock, "open_regular", refuse_writing)
+        assert holder(tmp_path / "lock") == os.getpid()
+    assert holder(tmp_path / "lock") is None
 
 
 def test_only_old_leftovers_are_swept_where_others_write(tmp_path):

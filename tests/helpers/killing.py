@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
@@ -89,6 +90,8 @@ def attempt(method, folder, prepare=lambda: None, seconds=None):
             prepare()
             train(method, folder)
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     if seconds is not None:

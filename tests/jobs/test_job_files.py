@@ -11,6 +11,7 @@ from hostile import ODD_VALUES, make_deep
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from s4s_core import lock
 from s4s_core.app import detached
 from s4s_core.app import jobs as store
 from s4s_core.app.detached import LOCK, LOG, STATE
@@ -170,6 +171,19 @@ def test_a_queue_that_cannot_start_is_an_error(name):
     add()
     (jobs_home() / name).mkdir()
     with pytest.raises(JobError, match="Could not start the queue"):
+        ENSURE_RUNNER()
+
+
+def test_a_queue_whose_lock_is_closed_to_this_user_is_an_error(monkeypatch):
+    """Whether a process holds it cannot be told, and jobs would wait for ever."""
+
+    def refuse(*_):
+        raise OSError(errno.EACCES, "Permission denied")
+
+    add()
+    for module in (store, lock):
+        monkeypatch.setattr(module, "open_regular", refuse)
+    with pytest.raises(JobError, match="Could not start the queue in .*: Permission denied"):
         ENSURE_RUNNER()
 
 

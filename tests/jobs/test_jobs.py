@@ -245,6 +245,13 @@ def test_nobody_but_the_worker_is_killed(monkeypatch):
         edit(job, status="running", pid=os.getpid())
         with pytest.raises(JobError, match="does not stop"):
             job.cancel()
+        with pytest.raises(JobError, match=f"still runs, as process {bystander.pid}"):
+            job.delete()
+        state = (job.path / store.STATE).read_bytes()
+        (job.path / store.STATE).write_bytes(b"[]")
+        with pytest.raises(JobError, match=f"still runs, as process {bystander.pid}"):
+            job.delete()
+        (job.path / store.STATE).write_bytes(state)
         assert bystander.poll() is None
     finally:
         bystander.kill()

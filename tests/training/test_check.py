@@ -7,7 +7,7 @@ from learners import ALL_METHODS, METHODS, changed, guided, message_of, small, t
 from s4s_core import names
 from s4s_core.demo import load_demo
 from s4s_core.errors import ModelError, S4SError, TrainingError
-from s4s_core.training.check import CHECK_CALLS, check_model, explained, not_differentiable
+from s4s_core.training.check import CHECK_CALLS, check_model, explained, gradient_error
 from s4s_core.training.memory import Batcher
 
 
@@ -187,6 +187,20 @@ def test_a_model_may_be_blind_to_sigma():
     check_model(blind, names.METHODS["joint"])
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_an_exact_flow_model_has_no_gradient_where_only_noise_is(method):
+    """There it predicts the mean of its data, whatever x is."""
+
+    def denoise(x, sigma):
+        left = (1 - sigma)[:, None]
+        return left * x / (left.square() + sigma[:, None].square())
+
+    model = changed(small(), denoise=denoise)
+    model.space, model.sigma_min, model.sigma_max = "flow", 1e-3, 1.0
+    assert not denoise(torch.ones(1, 6), torch.ones(1)).any()
+    check_model(model, names.METHODS[method])
+
+
 # --- errors of a model's own code
 
 
@@ -241,13 +255,50 @@ def failing(error, backward, after):
     return changed(inner, denoise=denoise)
 
 
-@pytest.mark.parametrize("after", [0, CHECK_CALLS])
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_any_error_of_a_model_is_explained_where_gradients_are_taken(error, backward, after):
-    with pytest.raises(TrainingError, match="back-propagation") as raised:
-        tiny_fit(failing(error, backward, after), method="s4s", teacher=lambda x, cond: 0.01 * x)
+def test_any_error_is_explained_where_gradients_are_first_taken(error, backward):
+    with pytest.raises(ModelError, match="The model failed with ") as raised:
+        tiny_fit(failing(error, backward, 0), method="s4s", teacher=lambda x, cond: 0.01 * x)
     assert message_of(raised)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("error", ERRORS[:4], ids=lambda error: type(error).__name__)
+def test_errors_that_are_not_about_gradients_stay_what_they_are_in_training(error, backward):
+    """Their traceback says where a driver, a file or the model's code failed."""
+    with pytest.raises(type(error)) as raised:
+        model = failing(error, backward, CHECK_CALLS)
+        tiny_fit(model, method="s4s", teacher=lambda x, cond: 0.01 * x)
+    assert raised.value is error
+
+
+def test_torchs_words_about_gradients_are_known():
+    x = torch.ones(2, requires_grad=True)
+
+    def twice():
+        (total := x.square().sum()).backward()
+        total.backward()
+
+    def written():
+        y = x.exp()
+        y.add_(1)
+        y.sum().backward()
+
+    def frozen():
+        with torch.inference_mode():
+            y = torch.ones(2)
+        (x * y).sum().backward()
+
+    wrong = (
+        *(lambda: x.add_(1), lambda: torch.mul(x, 2, out=torch.ones(2)), written, twice, frozen),
+        *(lambda: x.detach().sum().backward(), lambda: x.numpy()),
+    )
+    for attempt in wrong:
+        with pytest.raises(TrainingError, match="back-propagation"), explained(gradient_error):
+            attempt()
+    with pytest.raises(RuntimeError, match="shapes"), explained(gradient_error):
+        torch.ones(2, 3) @ torch.ones(2, 3)
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
@@ -265,5 +316,5 @@ def test_any_error_of_a_model_is_explained_when_it_is_checked(error):
 def test_what_a_host_raises_to_interrupt_stays_what_it_is(error, after):
     with pytest.raises(type(error)):
         tiny_fit(failing(error, False, after), method="s4s", teacher=lambda x, cond: 0.01 * x)
-    with pytest.raises(type(error)), explained(not_differentiable):
+    with pytest.raises(type(error)), explained(lambda error: ModelError("failed")):
         raise error

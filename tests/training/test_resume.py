@@ -86,6 +86,16 @@ def test_stopped_after_every_event(tmp_path, whole, method):
     assert outcome(again) == whole(method)[0] and not more
 
 
+@pytest.mark.parametrize("method", ALL_METHODS)
+def test_a_finished_run_that_its_budget_ended_is_read_back(tmp_path, method):
+    more = []
+    options = {"samples": 24, "budget": 2500, "epochs": 30, "state": tmp_path / "run.safetensors"}
+    run = partial(tiny_fit, small(), NFES, method, **options)
+    whole = run()
+    again = run(callback=more.append, all_events=True)
+    assert outcome(again) == outcome(whole) and not more
+
+
 @pytest.mark.parametrize("calls_per_start", [1, 6000])
 def test_a_run_of_several_chunks_resumes_bit_by_bit(tmp_path, monkeypatch, calls_per_start):
     """More pairs than a chunk, in a number that chunks do not divide; two starts or one."""

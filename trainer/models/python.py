@@ -63,7 +63,9 @@ def _find(path: str) -> Callable[[ModelChoice], object]:
         module = _load_file(source) if source.endswith(".py") else importlib.import_module(source)
     except Exception as error:  # whatever the user's code raises on import
         reason = f"{type(error).__name__}: {error}"
-        raise ModelError(f"Could not import '{source}': {reason}") from error
+        if isinstance(error, ModuleNotFoundError) and error.name == source.partition(".")[0]:
+            reason += ". Nothing is imported from the working folder: name the file (my/model.py)"
+        raise ModelError(f"Could not import '{source}': {reason}.") from error
     function = getattr(module, name, None)
     if not callable(function):
         raise ModelError(f"'{source}' has no function '{name}'.")
