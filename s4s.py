@@ -157,7 +157,10 @@ def prepare(folder: Path, files: list[Path]) -> Path:
         for path, digest in expected.items():
             path.write_bytes(digest)
     except OSError as error:
-        raise SetupError(f"{folder} cannot be used ({error}). Delete it and try again.") from error
+        raise SetupError(
+            f"could not set up {folder}: {error}. Mend that, or delete the folder, and run the "
+            "same command again."
+        ) from error
     return python
 
 

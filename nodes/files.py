@@ -9,7 +9,7 @@ import folder_paths
 
 from ..s4s_core.app import folders
 from ..s4s_core.app.description import summary
-from ..s4s_core.errors import S4SError, SolverFileError
+from ..s4s_core.errors import S4SError, SolverFileError, visible
 from ..s4s_core.solver_file import dump_solver, load_unchanged, merge_packs, read_solver
 from ..s4s_core.table import SolverPack
 from . import inputs
@@ -94,7 +94,7 @@ def check_name(filename: str) -> str:
     stem = filename.strip().replace("\\", "/").removesuffix(".safetensors").strip("/")
     parts = stem.split("/")
     usable = all(part.strip(". ") and not set(part) & set('<>:"|?*') for part in parts)
-    if not (usable and stem.isprintable()):
+    if not (usable and visible(stem) == stem):
         raise SolverFileError(
             f"'{filename}' is not a valid file name. Use letters, digits and spaces, and / for a "
             "folder."

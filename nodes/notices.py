@@ -10,6 +10,7 @@ from ..s4s_core.app.comfyui import (
     Guider,
     guidance_scales,
     identity,
+    levels_of,
     model_family,
     pixels_per_latent,
 )
@@ -79,7 +80,7 @@ def warn_about_mismatches(pack: SolverPack, guider: Guider, x: torch.Tensor) -> 
         cfg=None if "cfg1" in scales else getattr(guider, "cfg", None),
         width=x.shape[-1] * factor,
         height=x.shape[-2] * factor,
-        sigma_max=float(base.model_sampling.sigma_max),
+        sigma_max=levels_of(base.model_sampling)[1],
     )
     if pack.sets_guidance and not scales:
         warnings.append(

@@ -19,6 +19,7 @@ from ..s4s_core.app.comfyui import (
     Rows,
     caching_node,
     exact_model,
+    levels_of,
     rows_by_guidance,
     scaled_guidance,
     space_of,
@@ -169,7 +170,7 @@ class SessionModel:
         self.base = guider.inner_model
         sampling = self.base.model_sampling
         self.space, self.device = space_of(sampling), guider.model_patcher.load_device
-        self.sigma_min, self.sigma_max = float(sampling.sigma_min), float(sampling.sigma_max)
+        self.sigma_min, self.sigma_max = levels_of(sampling)
         self.times = times_of(sampling)
         self.takes_guidance = guider.cfg != 1
         self.fingerprint: str | None = None

@@ -14,7 +14,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from .errors import short
+from .errors import short, visible
 
 T = TypeVar("T")
 Rule = Callable[[str, Any], str]
@@ -50,7 +50,7 @@ def line(most: int) -> Rule:
     """One printable line."""
     return lambda name, value: (
         ""
-        if len(value) <= most and value.isprintable()
+        if len(value) <= most and visible(value) == value
         else f"{name} must be one line of at most {most} characters."
     )
 
@@ -103,9 +103,9 @@ def fitting(name: str, value: Any, hint: Any, error: type[Exception]) -> Any:
     if origin in (tuple, list):
         if not isinstance(value, list | tuple):
             raise error(f"{name} must be a list.")
-        value = origin(fitting(f"each of {name}", v, inner[0], error) for v in value)
+        value = origin(fitting(f"every entry of {name}", v, inner[0], error) for v in value)
     elif origin is dict and isinstance(value, dict):
-        each = f"each of {name}"
+        each = f"every entry of {name}"
         value = {key: fitting(each, v, inner[1], error) for key, v in value.items()}
     elif isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
         value = record(kind, value, error)
@@ -148,8 +148,11 @@ def record(kind: type[T], values: object, error: type[Exception]) -> T:
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse JSON; raise ValueError unless it is valid."""
+    """Parse JSON; raise ValueError unless it is valid.
+
+    NaN and infinity, which version 0.1 wrote, are None.
+    """
     try:
-        return json.loads(data)
+        return json.loads(data, parse_constant=lambda _: None)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

@@ -135,7 +135,7 @@ def check_contract(model: Model) -> None:
     if low >= high:
         raise ModelError(f"The model's sigma_max must be > sigma_min ({low:g}), not {high:g}.")
     if model.space == "flow" and high > 1:
-        raise ModelError(f"The model's sigma_max must be <= 1 in the flow space, not {high:g}.")
+        raise ModelError(f"The model's sigma_max must be <= 1 in the flow space, not {high:.9g}.")
     if takes_guidance(model) and not accepts(model.denoise, 4):
         raise ModelError("The model has takes_guidance, but its denoise has no fourth argument.")
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from typing import Any
+from unicodedata import category
 
 
 def shell_line(command: Iterable[object]) -> str:
@@ -19,8 +20,12 @@ def pip_install_line(*packages: object) -> str:
 
 
 def visible(text: str) -> str:
-    """Replace characters that are invisible or move the cursor in untrusted text."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    """Replace characters that are invisible or move the cursor in untrusted text; spaces stay."""
+    return "".join(c if _is_visible(c) else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _is_visible(character: str) -> bool:
+    return character.isprintable() or category(character) == "Zs"
 
 
 def short(text: str, most: int = 80) -> str:

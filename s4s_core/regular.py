@@ -67,12 +67,12 @@ def remove_tree(path: StrPath) -> None:
     A tree may be deeper than a path can be long, so each folder moves to the top before it is
     emptied.
     """
-    folders, token = [os.fspath(path)], secrets.token_hex(8)
+    folders, top = [os.fspath(path)], os.path.join(path, secrets.token_hex(8))
     for folder in folders:  # it grows
         for entry in _entries(folder):
             with suppress(OSError):
                 if entry.is_dir(follow_symlinks=False):
-                    folders.append(_moved(entry.path, os.path.join(path, f"{token}-{len(folders)}")))
+                    folders.append(_moved(entry.path, f"{top}-{len(folders)}"))
                 else:
                     os.unlink(entry.path)
     for folder in reversed(folders):

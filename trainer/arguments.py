@@ -164,12 +164,23 @@ def add_train_arguments(parser: Parser) -> None:
     add("--seed", type=int, help="default: 0")
 
 
+def _check_consent(args: Namespace, model: "ModelChoice") -> None:
+    """Raise ConfigError if a config file names code that no option replaces."""
+    from .config import check_shared
+    from .models import ModelChoice
+
+    if args.model is not None:
+        model = replace(ModelChoice(), host=model.host)
+    check_shared(args.config, model if args.host is None else replace(model, host=""))
+
+
 def config_from_args(args: Namespace) -> "TrainConfig":
     """Return the TrainConfig that the options ask for."""
-    from .config import TrainConfig, read_config, read_shared_config, with_preset
+    from .config import TrainConfig, read_config, with_preset
 
-    read = read_config if args.allow_code else read_shared_config
-    config = TrainConfig() if args.config is None else read(args.config)
+    config = TrainConfig() if args.config is None else read_config(args.config)
+    if args.config is not None and not args.allow_code:
+        _check_consent(args, config.model)
     if args.preset is not None:
         config = with_preset(config, args.preset)
     keys = ("name", "effort", "budget", "method", "objective", "teacher", "seed")

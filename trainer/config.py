@@ -58,6 +58,9 @@ _TEXTS = re.compile(
 """TOML's texts and comments; one that does not end reaches as far as it could."""
 
 TOML = "tomllib" if sys.version_info >= (3, 11) else "tomli"
+NETWORK, DEVICES = ("//", "/??/", "/net/", "/afs/"), ("/dev/", "/proc/", "/sys/")
+"""Where other machines and devices are."""
+
 CONSENT = "Add --allow-code if you trust it, or name the model yourself on the command line."
 
 
@@ -212,30 +215,36 @@ def read_config(path: str | os.PathLike[str]) -> TrainConfig:
         raise ConfigError(f"Could not read '{path}': {reason}.") from None
 
 
-def read_shared_config(path: str | os.PathLike[str]) -> TrainConfig:
-    """Read a config file that someone else may have written; refuse one that could run code.
+def check_shared(path: str | os.PathLike[str], model: ModelChoice) -> None:
+    """Raise ConfigError if what a config file says of the model could run code: someone else may
+    have written it.
 
     A Python model is code, and so is a ComfyUI of another folder. A network path makes Windows send
     the user's name and password hash to that machine.
     """
-    model = (config := read_config(path)).model
     if model.kind == "python" or model.host:
         found = "a model in Python" if model.kind == "python" else "ComfyUI's folder (host)"
         raise ConfigError(f"{path} names {found}, which is code. {CONSENT}")
     if is_remote_or_device(model.path):
         raise ConfigError(f"The model of {path} is on a network or a device. {CONSENT}")
-    return config
 
 
 def is_remote_or_device(text: str) -> bool:
-    """Does a path name another machine or a device, on any system?"""
+    """Does a path name another machine or a device, on any system?
+
+    One that stays in a working folder on a network does not.
+    """
     path = text.replace("\\", "/")
     last = re.sub("^[A-Za-z]:", "", path.rstrip("/ ").rpartition("/")[2])
-    roots = ("//", "/??/", "/dev/", "/proc/", "/sys/", "/net/", "/afs/")
-    full = os.path.expanduser(path)
-    places = path, os.path.abspath(full), os.path.realpath(full)
-    is_device = re.split("[.:]", last)[0].strip().lower() in RESERVED
-    return is_device or any(f"{place}/".startswith(roots) for place in places)
+    if re.split("[.:]", last)[0].strip().lower() in RESERVED or _is_below(path, NETWORK + DEVICES):
+        return True  # before it is looked up: Windows would log in there
+    full, here = os.path.abspath(os.path.expanduser(path)), os.getcwd()
+    roots = DEVICES + tuple(root for root in NETWORK if not _is_below(here, (root,)))
+    return bool(path) and any(_is_below(each, roots) for each in (full, os.path.realpath(full)))
+
+
+def _is_below(path: str, roots: tuple[str, ...]) -> bool:
+    return (path.replace("\\", "/") + "/").startswith(roots)
 
 
 def rooted(config: TrainConfig) -> TrainConfig:

@@ -67,7 +67,7 @@ class SavedRun:
             RunState.read(self.path)
         except SavedRunError as error:
             raise TrainingError(
-                f"{error.problem} So --fresh does not delete it: choose another file."
+                f"{error.problem} So --fresh keeps it: delete it yourself, or choose another file."
             ) from None
 
     def share(self, plan: CallPlan) -> float | None:

@@ -93,6 +93,15 @@ def space_of(sampling: ModelSampling) -> str:
     return "flow" if isinstance(sampling, CONST) else "ve"
 
 
+def levels_of(sampling: ModelSampling) -> tuple[float, float]:
+    """Return the lowest and the highest noise level of a model_sampling.
+
+    A flow model's shift is computed in float32, where its highest level, 1, may be 1.0000001.
+    """
+    low, high = float(sampling.sigma_min), float(sampling.sigma_max)
+    return low, min(high, 1.0) if space_of(sampling) == "flow" else high
+
+
 def times_of(sampling: ModelSampling) -> DiscreteTimes | ShiftedTimes | None:
     """Return the times a model counts in, or None if its time is the noise level itself (EDM)."""
     from comfy.model_sampling import CONST, ModelSamplingDiscrete

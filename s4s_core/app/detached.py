@@ -107,7 +107,11 @@ class ProcessFolder:
 
     def lacks_room(self) -> bool:
         """Is the disk so full that a process may have no room for what it has to write?"""
-        return free_space(self.path) < _LEAST_ROOM
+        try:
+            usage = shutil.disk_usage(self.path)
+        except OSError:
+            return False
+        return usage.total > 0 and usage.free < _LEAST_ROOM
 
     def death(self) -> str:
         """Say why the process has ended without recording why, as far as one can tell."""

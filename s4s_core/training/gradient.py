@@ -262,7 +262,7 @@ class Descent:
         A finished run, which is read back, has no pairs.
         """
         state = self.state
-        while len(self.task.train) and state["phase"] < len(self.phases) and not self._too_expensive():
+        while state["phase"] < len(self.phases) and not self._too_expensive():
             try:
                 loss = self._epoch(self.phases[state["phase"]])
                 error = self._validate(state["average"])
@@ -278,10 +278,10 @@ class Descent:
             )
 
     def _too_expensive(self) -> bool:
-        """Would another epoch exceed the budget?"""
+        """Would another epoch exceed the budget, or are there no pairs?"""
         task = self.task
         calls = epoch_calls(task.nfe, len(task.train), len(task.validation), self.rematerialise)
-        return task.exceeds_budget(calls)
+        return not len(task.train) or task.exceeds_budget(calls)
 
     def _after_epoch(self, error: float) -> None:
         """Keep the best leaves, decay on a stall, and go to the next phase after the last epoch."""

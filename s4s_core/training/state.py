@@ -248,7 +248,8 @@ def save_state(path: StrPath, state: dict[str, Any]) -> None:
 
 
 def read_state(path: StrPath) -> dict[str, Any] | None:
-    """Read a state; None if there is no file, SavedRunError if it is damaged or none."""
+    """Read a state; None if there is no file, TrainingError if it cannot be read, SavedRunError if
+    it is damaged or no state."""
     try:
         if not is_file(path):
             return None
@@ -260,7 +261,10 @@ def read_state(path: StrPath) -> dict[str, Any] | None:
         if metadata["sha256"] != _digest(metadata["s4s-run"], tensors):
             raise ValueError("wrong checksum")
         state: dict[str, Any] = _fill(json.loads(metadata["s4s-run"]), tensors)
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise SavedRunError(f"{path} is not a valid saved run ({reason}).") from None
+    except OSError as error:
+        raise TrainingError(
+            f"Could not read the saved run {path}: {error.strerror or error}."
+        ) from error
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise SavedRunError(f"{path} is not a valid saved run ({error}).") from None
     return state

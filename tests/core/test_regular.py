@@ -89,7 +89,9 @@ def test_a_junction_of_windows_is_not_followed(tmp_path, monkeypatch):
         os, "lstat", lambda path: Junction if lstat(path).st_ino == inode else lstat(path)
     )
     remove_tree(tmp_path / "tree")
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["file of somebody else"]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [
+        "file of somebody else"
+    ]
 
 
 def test_a_folder_is_made_where_nothing_else_stands(tmp_path):

@@ -28,6 +28,7 @@ from trainer.config import (
     TrainConfig,
     from_plain,
     from_toml,
+    is_remote_or_device,
     read_config,
     rooted,
     to_toml,
@@ -198,7 +199,7 @@ model = 1 -> must be a section
 nfes = 5 -> nfes must be a list
 nfes = [] -> at least one step count
 nfes = [0] -> between 1 and 100
-nfes = [true] -> each of nfes must be a whole number
+nfes = [true] -> every entry of nfes must be a whole number
 budget = 1.5 -> budget must be a whole number
 budget = -1 -> budget must be between 0 and 1000000000
 seed = -1 -> between 0 and 4294967295
@@ -308,6 +309,12 @@ def parse(*arguments):
     return config_from_args(parser.parse_args(arguments))
 
 
+def test_a_name_may_have_the_spaces_of_any_script():
+    assert TrainConfig(name="模型\u3000v2\u00a0a").title == "模型\u3000v2\u00a0a"
+    with pytest.raises(ConfigError, match="one line"):
+        TrainConfig(name="a\u2028b")
+
+
 def test_the_command_line_changes_a_file(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text(to_toml(FULL), encoding="utf-8")
@@ -372,7 +379,31 @@ def test_a_file_with_code_or_a_remote_path_needs_consent(model, tmp_path, home):
     assert job_config(queue_job(allowed, start=False)).model.kind == allowed.model.kind
     if "kind" in model:
         typed = "{kind}:{path}".format(**model), "--host", model.get("host", "")
-        assert parse("--model", *typed).model == allowed.model
+        for file in ((), ("--config", str(path))):
+            assert parse(*file, "--model", *typed).model == allowed.model
+
+
+def test_a_working_folder_on_a_network_is_no_remote_model(tmp_path, monkeypatch):
+    """What stays in it needs no consent; what leads to another machine or a device does."""
+    for folder in ("/afs/school/me", "/net/host/me"):
+        monkeypatch.setattr(os, "getcwd", lambda folder=folder: folder)
+        assert not any(map(is_remote_or_device, ("", "x", "../x")))
+        away = ("/net/a/x", "/afs/a/x", "../../../dev/zero", "//server/x")
+        assert all(map(is_remote_or_device, away))
+    monkeypatch.setattr(os, "getcwd", lambda: "/dev/shm")
+    assert not is_remote_or_device("") and is_remote_or_device("../zero")
+    monkeypatch.setattr(os, "getcwd", lambda: "/home/me")
+    assert is_remote_or_device("../../net/h/x")
+
+
+def test_a_remote_path_is_refused_before_it_is_looked_up(monkeypatch):
+    """On Windows, to look it up is to log in there."""
+
+    def look_up(path):
+        raise AssertionError(path)
+
+    monkeypatch.setattr(os.path, "realpath", look_up)
+    assert all(map(is_remote_or_device, (p for p in REMOTE if ".." not in p)))
 
 
 def test_files_of_this_machine_need_no_consent(tmp_path):

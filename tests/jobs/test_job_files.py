@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 from contextlib import suppress
 from dataclasses import asdict, fields
@@ -115,6 +116,17 @@ def test_metrics_that_do_not_fit_are_passed_over(capsys, name, value):
         (job.path / METRICS).write_bytes(json.dumps(asdict(good)).encode() + b"\n" + data)
         assert job.last_metric() == good
     job.delete()
+
+
+def test_numbers_that_version_0_1_wrote_as_nan_are_missing_ones():
+    job, line = add(), asdict(Metric("gauss-newton", 5, 1, 0.5, math.nan, 70, 1.0, 0.25, 9.0, "Fine."))
+    (job.path / METRICS).write_text(json.dumps(line))
+    assert job.metrics() == [Metric("gauss-newton", 5, 1, 0.5, None, 70, 1.0, 0.25, 9.0, "Fine.")]
+    place = rendering.ProcessFolder(job.path)
+    done = {name: rendering.RenderedPicture("x", 5, math.nan) for name in rendering.PICTURES}
+    place.write_state(rendering.RenderingState("Done.", 1.0, done=done))
+    state, _ = rendering.rendering_state(job.path)
+    assert state.error is None and {each.rmse for each in state.done.values()} == {None}
 
 
 @FUZZ
@@ -359,6 +371,9 @@ def test_a_death_without_room_to_record_it_is_explained_while_the_disk_is_full(m
     view = job.view()
     assert view.status == "interrupted" and view.error == view.message
     assert view.error.startswith("The disk is full (0.0 MB free")
+    unknown = usage(job.path)._replace(total=0, used=0, free=0)  # some network disks say so
+    monkeypatch.setattr(detached.shutil, "disk_usage", lambda path: unknown)
+    assert "memory ran out" in job.view().error
     monkeypatch.setattr(detached.shutil, "disk_usage", usage)
     assert "memory ran out" in job.view().error and "of disk space is free" in job.view().error
     (job.path / LOG).write_text("Traceback\nOSError: [Errno 28] No space left on device\n")

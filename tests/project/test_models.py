@@ -110,7 +110,7 @@ def test_the_demo_follows_the_choice():
         ({"width": 512.5}, "width must be a whole number"),
         ({"height": -8}, "height must be between 0 and 16384"),
         ({"offload": 1}, "offload must be true or false"),
-        ({"prompts": ("a", 1)}, "each of prompts must be text"),
+        ({"prompts": ("a", 1)}, "every entry of prompts must be text"),
         ({"prompts": 5}, "prompts must be a list"),
         ({"device": "\x1b[2Jcuda"}, "device must be auto, or a torch device such as cuda:1"),
         ({"device": "cuda:" + "9" * 5000}, "device must be auto"),

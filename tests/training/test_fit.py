@@ -108,7 +108,7 @@ def test_events_report_progress(method):
         ({"init": "dpm-solver:3:edm"}, "no table of 4 calls"),
         ({"init": table_of("lms", nfe=6)}, "init has 6 calls, but nfe is 4"),
         *(({key: TOLD}, "the model cannot be told") for key in ("init", "teacher")),
-        ({"nfe": 0}, "each of nfes must be between 1 and 1000"),
+        ({"nfe": 0}, "every entry of nfes must be between 1 and 1000"),
         ({"nfe": ()}, "at least one step count"),
         ({"batch": 0}, "batch must be"),
         ({"budget": 0}, "budget must be"),

@@ -15,7 +15,7 @@ from s4s_core.errors import TrainingCancelled, TrainingError
 from s4s_core.objectives import L2
 from s4s_core.solver_file import dump_solver, parse_solver
 from s4s_core.teacher import default_teacher
-from s4s_core.training import gauss_newton
+from s4s_core.training import gauss_newton, state
 from s4s_core.training.check import CHECK_CALLS
 from s4s_core.training.fit import fit
 from s4s_core.training.state import read_state, save_state
@@ -266,6 +266,20 @@ def test_a_damaged_state_is_refused(tmp_path):
         with pytest.raises(TrainingError, match="Delete it to start over") as error:
             tiny_fit(small(), 3, state=path, **SHORT)
         assert path.name in message_of(error)
+
+
+def test_a_state_that_cannot_be_read_is_kept(tmp_path, monkeypatch):
+    """The fault may pass: nobody is told to delete the run."""
+
+    def refuse(*_):
+        raise OSError(5, "Input/output error")
+
+    path = tmp_path / "run.safetensors"
+    tiny_fit(small(), 3, state=path, **SHORT)
+    monkeypatch.setattr(state, "safe_open", refuse)
+    with pytest.raises(TrainingError, match="Could not read .*: Input/output error") as error:
+        tiny_fit(small(), 3, state=path, **SHORT)
+    assert "elete" not in message_of(error)
 
 
 def test_states_survive_a_round_trip(tmp_path):

@@ -67,7 +67,7 @@ def check_replaceable(out: Path) -> None:
             return
     except (OSError, SolverFileError):
         pass
-    raise S4SError(f"{out} is there and no solver file. Choose another --out, or move it away.")
+    raise S4SError(f"{out} exists and is not a solver file. Choose another --out, or move it away.")
 
 
 def _train_and_save(args: Namespace, config: "TrainConfig", out: Path) -> int:

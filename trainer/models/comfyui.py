@@ -25,6 +25,7 @@ from s4s_core.app.comfyui import (
     decode_latents,
     exact_model,
     identity,
+    levels_of,
     model_family,
     pixels_per_latent,
     rows_by_guidance,
@@ -145,7 +146,7 @@ class ComfyModel:
         self.model = exact_model(model)
         sampling = self.model.get_model_object("model_sampling")
         self.space, self.times = space_of(sampling), times_of(sampling)
-        self.sigma_min, self.sigma_max = float(sampling.sigma_min), float(sampling.sigma_max)
+        self.sigma_min, self.sigma_max = levels_of(sampling)
         embedded = bool(base.model_config.unet_config.get("guidance_embed"))
         self.cfg = 1.0 if embedded else choice.cfg or (4.5 if self.space == "flow" else 7.0)
         self.takes_guidance = self.cfg != 1

@@ -127,7 +127,9 @@ def render_arguments(given: Mapping[str, Any]) -> list[str]:
     choice = fields.model_choice({**given, "prompts": prompt})
     nfe, seed, count = (fields.number(given, key, int) for key in ("nfe", "seed", "count"))
     if nfe not in pack.nfes:
-        raise S4SError(f"{path.name} has no table of so many steps. Choose one of its counts.")
+        raise S4SError(
+            f"{path.name} has no table for that many steps. Choose one of its step counts."
+        )
     classical = fields.text(given, "classical")
     if classical not in CLASSICAL:
         raise S4SError("Choose a classical solver from the list.")

@@ -98,4 +98,5 @@ class ModelSamplingDiscreteFlow(_Sampling):
         return sigma * 1000
 
     def sigma(self, time):
-        return self.shift * time / (1000 + (self.shift - 1) * time)
+        time = time / 1000
+        return self.shift * time / (1 + (self.shift - 1) * time)
