@@ -45,7 +45,10 @@ def make(choice):
 """
 
 
-@pytest.mark.parametrize("raised", ["1 / 0", r"raise OSError('\x1b[2J\x07gone')"])
+@pytest.mark.parametrize(
+    "raised",
+    ["1 / 0", r"raise OSError('\x1b[2J\x07gone')", "import no_such_module", "eval('1 +')"],
+)
 def test_an_unexpected_error_says_where_and_ends_in_a_sentence(tmp_path, capsys, raised):
     """As in a model's own code, whose words must not reach the terminal raw."""
     (tmp_path / "mine.py").write_text(MODEL.replace("RAISED", raised))
@@ -55,6 +58,13 @@ def test_an_unexpected_error_says_where_and_ends_in_a_sentence(tmp_path, capsys,
     *where, last = said.splitlines()
     assert last.startswith("error: Unexpected ") and any("in denoise" in line for line in where)
     assert "\x1b" not in said.replace("\x1b[K", "") and "\x07" not in said
+
+
+def test_a_module_that_is_not_found_is_searched_where_it_may_lie(tmp_path, capsys, monkeypatch):
+    (tmp_path / "lies_here.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["sample", "--model", "python:lies_here:make"]) == 1
+    assert "from the working folder: name the file" in capsys.readouterr().err
 
 
 def test_a_reader_that_leaves_early_is_not_an_error():
