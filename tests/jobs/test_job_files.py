@@ -119,9 +119,9 @@ def test_metrics_that_do_not_fit_are_passed_over(capsys, name, value):
 
 
 def test_numbers_that_version_0_1_wrote_as_nan_are_missing_ones():
-    job, line = add(), asdict(Metric("gauss-newton", 5, 1, 0.5, math.nan, 70, 1.0, 0.25, 9.0, "Fine."))
-    (job.path / METRICS).write_text(json.dumps(line))
-    assert job.metrics() == [Metric("gauss-newton", 5, 1, 0.5, None, 70, 1.0, 0.25, 9.0, "Fine.")]
+    job, metric = add(), Metric("gauss-newton", 5, 1, 0.5, None, 70, 1.0, 0.25, 9.0, "Fine.")
+    (job.path / METRICS).write_text(json.dumps(asdict(metric) | {"validation": math.nan}))
+    assert job.metrics() == [metric]
     place = rendering.ProcessFolder(job.path)
     done = {name: rendering.RenderedPicture("x", 5, math.nan) for name in rendering.PICTURES}
     place.write_state(rendering.RenderingState("Done.", 1.0, done=done))
