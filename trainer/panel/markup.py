@@ -188,7 +188,9 @@ CSS = """
 #s4s-panel .html-container { padding: 0 !important; }
 #s4s-panel .block:has(.prose:empty) { display: none; }
 .s4s-head { display: flex; align-items: baseline; gap: .8rem; flex-wrap: wrap; }
-.s4s-head h2 { margin: 0 !important; font-size: 1.3rem; color: var(--body-text-color); }
+.s4s-head h2 {
+  margin: 0 !important; font-size: 1.3rem; color: var(--body-text-color); overflow-wrap: anywhere;
+}
 .s4s-faint { color: var(--body-text-color-subdued) !important; }
 .s4s-card {
   border: 1px solid var(--border-color-primary); border-radius: 10px; padding: 1rem;
