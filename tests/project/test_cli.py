@@ -47,7 +47,12 @@ def make(choice):
 
 @pytest.mark.parametrize(
     "raised",
-    ["1 / 0", r"raise OSError('\x1b[2J\x07gone')", "import no_such_module", "eval('1 +')"],
+    [
+        "1 / 0",
+        r"raise OSError('\x1b[2J\x07gone')",
+        "import no_such_module",
+        "raise SyntaxError('x')",
+    ],
 )
 def test_an_unexpected_error_says_where_and_ends_in_a_sentence(tmp_path, capsys, raised):
     """As in a model's own code, whose words must not reach the terminal raw."""
