@@ -158,7 +158,7 @@ def prepare(folder: Path, files: list[Path]) -> Path:
             path.write_bytes(digest)
     except OSError as error:
         raise SetupError(
-            f"could not set up {folder}: {error}. Mend that, or delete the folder, and run the "
+            f"could not set up {folder}: {error}. Fix that, or delete the folder, and run the "
             "same command again."
         ) from error
     return python

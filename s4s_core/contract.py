@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .errors import ModelError, S4SError, visible
-from .model import Condition, Model, own_rows, takes_guidance
+from .model import Condition, Model, all_rows, takes_guidance, writable
 from .names import SPACES
 
 _LARGEST, _MOST_SIDES, _HIGHEST = 2**32, 32, 1e9
@@ -155,7 +155,7 @@ def draw_conditions(model: Model, count: int, generator: torch.Generator) -> Con
     if not accepts(model.denoise, 2 if cond is None else 3):
         has, needs = ("no ", "needs cond") if cond is None else ("", "has no third argument, cond")
         raise ModelError(f"The model has {has}conditions, but its denoise {needs}.")
-    return own_rows(cond, count)
+    return writable(all_rows(cond, count))
 
 
 def _has_rows(cond: Condition | None, count: int) -> bool:

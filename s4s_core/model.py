@@ -107,10 +107,10 @@ def writable(argument: Any) -> Any:
     return argument.copy() if isinstance(argument, np.ndarray) else argument
 
 
-def own_rows(cond: Condition | None, count: int) -> Condition | None:
-    """Return a copy of the conditions of `count` rows: rows that indices select are one."""
+def all_rows(cond: Condition | None, count: int) -> Condition | None:
+    """Return the conditions of `count` rows, as a copy if `writable` would not copy them."""
     if cond is None or not count or isinstance(cond, torch.Tensor | np.ndarray):
-        return writable(cond)  # an index tensor of one row would select a scalar from an array
+        return cond
     return cond[torch.arange(count)]
 
 

@@ -16,7 +16,7 @@ from .atomic import StrPath, write_atomic
 from .classical import classical_table
 from .contract import draw_conditions
 from .errors import ModelError, TrainingError
-from .model import Condition, Denoiser, Model, own_rows, writable
+from .model import Condition, Denoiser, Model, all_rows, writable
 from .regular import is_file
 from .sampling import check_x0, sample
 from .schedules import schedule
@@ -253,8 +253,8 @@ def draw_pairs(
 
 def _render(teacher: Teacher, part: Pairs, denoise: Denoiser) -> torch.Tensor:
     with torch.no_grad():
-        cond = own_rows(part.cond, len(part.x))
+        cond = all_rows(part.cond, len(part.x))
         if isinstance(teacher, SolverTable):
             return sample(denoise, part.x, teacher, cond)
-        result: object = teacher(writable(part.x), cond)
+        result: object = teacher(writable(part.x), writable(cond))
         return check_x0(result, part.x, "teacher", "its function of x and cond").clone()

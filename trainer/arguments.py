@@ -170,7 +170,7 @@ def _check_consent(args: Namespace, model: "ModelChoice") -> None:
     from .models import ModelChoice
 
     if args.model is not None:
-        model = replace(ModelChoice(), host=model.host)
+        model = ModelChoice(host=model.host)
     check_shared(args.config, model if args.host is None else replace(model, host=""))
 
 

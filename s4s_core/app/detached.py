@@ -90,7 +90,12 @@ class ProcessFolder:
     def stop(self, pid: int) -> bool:
         """Kill a process tree and wait for the lock; return False if it is not released."""
         end_tree(pid)
-        deadline = time.monotonic() + STOP_SECONDS
+        return self.ends_within(STOP_SECONDS)
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait for the lock; return False if it is not released. Others may hold it for a moment:
+        the runner does, when a worker has ended."""
+        deadline = time.monotonic() + seconds
         while self.is_running() and time.monotonic() < deadline:
             time.sleep(0.05)
         return not self.is_running()

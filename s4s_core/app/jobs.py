@@ -49,7 +49,7 @@ _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 _TAIL, _LARGEST_METRICS, _LARGEST_CONFIG = 8192, 16 << 20, 1 << 20
 _MOST_LINES, _LONGEST = 50_000, 2000
 _SHEET = re.compile(r"([0-9]{1,9})\.png")
-_DAY = 86_400
+_DAY, _MOMENT = 86_400, 1.0
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,8 @@ class Job(ProcessFolder):
         if self.view().status in OPEN:
             with suppress(JobError):  # what still runs is told below
                 self.cancel()
-        if (pid := self.holder()) is not None:  # a damaged state does not say whom to stop
+        if not self.ends_within(_MOMENT):  # a damaged state does not say whom to stop
+            pid = self.holder()
             raise JobError(f"Job {self.id} still runs, as process {pid}. End that process first.")
         with explained(f"Could not delete {self.path}"):
             self.path.rename(jobs_home() / f".old-{self.id}")

@@ -58,7 +58,7 @@ def _interrupts(error: Exception) -> bool:
 
 @contextmanager
 def explained(explain: Callable[[Exception], S4SError | None]) -> Iterator[None]:
-    """Raise explain(error), if it is one, where a model's own code fails.
+    """Raise what explain(error) returns, if anything, where a model's own code fails.
 
     Memory that runs out, and what a host raises to interrupt a run, stay what they are.
     """

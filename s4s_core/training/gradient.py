@@ -257,12 +257,9 @@ class Descent:
     # Training
 
     def run(self) -> None:
-        """Train until all phases are done or the budget is spent; state["best"] is the result.
-
-        A finished run, which is read back, has no pairs.
-        """
+        """Train until all phases are done or the budget is spent; state["best"] is the result."""
         state = self.state
-        while state["phase"] < len(self.phases) and not self._too_expensive():
+        while state["phase"] < len(self.phases) and not self._has_to_end():
             try:
                 loss = self._epoch(self.phases[state["phase"]])
                 error = self._validate(state["average"])
@@ -277,8 +274,8 @@ class Descent:
                 name, state["epoch"] or self.epochs, self.epochs, loss, state["validation"], table
             )
 
-    def _too_expensive(self) -> bool:
-        """Would another epoch exceed the budget, or are there no pairs?"""
+    def _has_to_end(self) -> bool:
+        """Would another epoch exceed the budget? A finished run is read back without pairs."""
         task = self.task
         calls = epoch_calls(task.nfe, len(task.train), len(task.validation), self.rematerialise)
         return not len(task.train) or task.exceeds_budget(calls)

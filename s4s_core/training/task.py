@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from ..errors import TrainingCancelled, TrainingDiverged
-from ..model import Condition, Model, arguments, own_rows
+from ..model import Condition, Model, all_rows, arguments
 from ..objectives import Objective, band_features, distances, makes_pictures
 from ..sampling import sample
 from ..spaces import as_float64
@@ -73,7 +73,7 @@ class Meter:
         if self._cancelled is not None and self._cancelled():
             raise TrainingCancelled("Training was cancelled. Start it again to resume.")
         self.calls += x.shape[0]
-        return self._denoise(*arguments(x, sigma, own_rows(cond, len(x)), guidance))
+        return self._denoise(*arguments(x, sigma, all_rows(cond, len(x)), guidance))
 
 
 class NotFinite(ArithmeticError):

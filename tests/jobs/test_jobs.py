@@ -261,6 +261,16 @@ def test_nobody_but_the_worker_is_killed(monkeypatch):
     assert status(job) == "cancelled"
 
 
+def test_a_job_whose_lock_is_held_for_a_moment_is_deleted(monkeypatch):
+    """As by the runner, which looks after a worker that has just ended."""
+    job = add()
+    job.cancel()
+    seen = iter([os.getpid(), 0])
+    monkeypatch.setattr(Job, "holder", lambda self: next(seen, None))
+    job.delete()
+    assert not job.path.exists()
+
+
 # Failing
 
 

@@ -65,7 +65,9 @@ def test_an_unexpected_error_says_where_and_ends_in_a_sentence(tmp_path, capsys,
     assert "\x1b" not in said.replace("\x1b[K", "") and "\x07" not in said
 
 
-def test_a_module_that_is_not_found_is_searched_where_it_may_lie(tmp_path, capsys, monkeypatch):
+def test_a_module_in_the_working_folder_is_not_imported_and_the_error_says_so(
+    tmp_path, capsys, monkeypatch
+):
     (tmp_path / "lies_here.py").write_text(MODEL)
     monkeypatch.chdir(tmp_path)
     assert cli.main(["sample", "--model", "python:lies_here:make"]) == 1
