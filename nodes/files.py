@@ -68,7 +68,7 @@ def save(pack: SolverPack, filename: str, notes: str = "") -> tuple[SolverPack, 
     """
     stem = Path(check_name(filename))
     about = dict(pack.metadata) | {"name": stem.name} | ({"notes": notes} if notes else {})
-    pack = SolverPack(pack.tables, about)
+    pack = pack.described(about)
     folder = home() / stem.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)

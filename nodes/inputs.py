@@ -26,8 +26,9 @@ def solver(tooltip: str = "The learned solver, from Load Solver or Train Solver.
     return SOLVER, {"tooltip": tooltip}
 
 
-def model() -> Input:
-    tooltip = "The diffusion model, with any LoRA, ControlNet or patch already applied."
+def model(
+    tooltip: str = "The diffusion model, with any LoRA, ControlNet or patch already applied.",
+) -> Input:
     return "MODEL", {"tooltip": tooltip}
 
 

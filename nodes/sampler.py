@@ -26,12 +26,13 @@ from ..s4s_core.app.comfyui import (
     exact_model,
     exact_sampling,
     guidance_scales,
+    levels_of,
     rounds_times,
     scaled_guidance,
     space_of,
 )
 from ..s4s_core.errors import HostError
-from ..s4s_core.hosting import host_sigmas, require_space, run_in_host
+from ..s4s_core.hosting import follows, host_sigmas, require_space, run_in_host
 from ..s4s_core.sampling import ModelCall
 from ..s4s_core.table import SolverPack
 from . import notices
@@ -44,6 +45,10 @@ ATTRIBUTE = "s4s_solver"
 NO_SOLVER = (
     "No solver is applied to this model. Connect Apply Solver (S4S) between the model and the "
     "sampler, after all nodes that change the model's sampling."
+)
+NEEDS_MODEL = (
+    "Where a run below full strength begins depends on the model: connect the model to Sampler "
+    "(S4S), or set denoise to 1."
 )
 NOT_CONNECTED = "No solver is connected. Connect Load Solver (S4S) or Train Solver (S4S)."
 
@@ -91,17 +96,35 @@ def attached_solver(sampling: ModelSampling) -> SolverPack:
 
 
 def scheduler_s4s(sampling: ModelSampling, steps: int) -> torch.Tensor:
-    """The stock scheduler `s4s`: the sigmas of the attached solver."""
-    return host_sigmas(attached_solver(sampling), steps).float()
+    """The stock scheduler `s4s`: the levels of `simple`.
+
+    They say where a run begins and how many calls it makes; the sampler puts the solver's own in
+    between. Only it can: below full strength, ComfyUI asks for more steps than it runs.
+    """
+    attached_solver(sampling)
+    return plain_sigmas(sampling, steps)
 
 
-def solver_sigmas(pack: SolverPack | None, steps: int, denoise: float = 1.0) -> torch.Tensor:
-    """Return a solver's sigmas, cut for `denoise` as ComfyUI's KSampler cuts them."""
+def plain_sigmas(sampling: ModelSampling, steps: int) -> torch.Tensor:
+    """Return the levels of ComfyUI's scheduler `simple`."""
+    sigmas: torch.Tensor = comfy.samplers.calculate_sigmas(sampling, "simple", steps)
+    return sigmas
+
+
+def solver_sigmas(
+    pack: SolverPack | None, steps: int, denoise: float = 1.0, model: MODEL | None = None
+) -> torch.Tensor:
+    """Return the levels that a solver learned; below full strength those of `simple`, cut for
+    `denoise` as ComfyUI's KSampler cuts them."""
     pack = require_solver(pack)
     if denoise <= 0:
         return torch.FloatTensor([])
-    total = steps if denoise > 0.9999 else int(steps / denoise)
-    return host_sigmas(pack, total).float()[-(steps + 1) :]
+    if denoise > 0.9999:
+        return host_sigmas(pack, steps).float()
+    if model is None:
+        raise HostError(NEEDS_MODEL)
+    sampling = model.get_model_object("model_sampling")
+    return plain_sigmas(sampling, int(steps / denoise))[-(steps + 1) :]
 
 
 def sample_s4s(
@@ -143,6 +166,8 @@ def run_solver(
 ) -> torch.Tensor:
     """Sample from noised x along sigmas with the pack's table that fits them.
 
+    Sigmas that are not those of the scheduler `s4s`, which are those of `simple`, run as given.
+
     `model(x, sigma, **extra_args)` returns the guided x0; `model.inner_model` is its guider, which
     is told the scale of each call. The callback is called after every model call; ComfyUI shows
     progress and previews and interrupts runs in it.
@@ -177,7 +202,18 @@ def run_solver(
 
     with _exact_times(base):
         guided = bool(guidance_scales(guider))
-        return run_in_host(denoise, x, pack, sigmas, report, keep, guided)
+        return run_in_host(
+            denoise,
+            x,
+            pack,
+            sigmas,
+            lowest=levels_of(base.model_sampling)[0],
+            callback=report,
+            keep=keep,
+            guided=guided,
+            plain=follows(base.model_sampling.sigmas, sigmas),
+            tell=notices.warn,
+        )
 
 
 def _evaluating_both(

@@ -15,7 +15,8 @@ from .inputs import Input, InputTypes
 class ApplySolver:
     DESCRIPTION = (
         "Applies a solver to the model. Any KSampler then uses it: choose the sampler s4s, the "
-        "scheduler s4s and one of the solver's step counts."
+        "scheduler s4s and one of the solver's step counts. Below full denoise, any number of "
+        "steps works."
     )
     CATEGORY = inputs.CATEGORY
     RETURN_TYPES = ("MODEL",)
@@ -46,7 +47,8 @@ class SamplerS4S:
     RETURN_NAMES = ("sampler", "sigmas", "steps")
     OUTPUT_TOOLTIPS = (
         "The solver as a sampler.",
-        "The noise levels that the solver learned for this step count.",
+        "The noise levels that the solver learned for this step count; below full denoise, where "
+        "it begins and how many calls it makes.",
         "The step count.",
     )
     FUNCTION = "build"
@@ -58,6 +60,11 @@ class SamplerS4S:
                 "solver": inputs.solver(),
                 "steps": steps_input(),
                 "denoise": inputs.denoise(),
+            },
+            "optional": {
+                "model": inputs.model(
+                    "Needed below full denoise: says at which noise level a run begins."
+                )
             },
             "hidden": {"extra_pnginfo": "EXTRA_PNGINFO"},
         }
@@ -71,12 +78,13 @@ class SamplerS4S:
         solver: SolverPack,
         steps: object,
         denoise: float,
+        model: MODEL | None = None,
         extra_pnginfo: dict[str, Any] | None = None,
     ) -> tuple[SAMPLER, torch.Tensor, int]:
         notices.record_solver(extra_pnginfo, solver)
         count = inputs.parse_steps(steps)
         made = comfy.samplers.KSAMPLER(sampler.sampler_function(solver))
-        return made, sampler.solver_sigmas(solver, count, denoise), count
+        return made, sampler.solver_sigmas(solver, count, denoise, model), count
 
 
 class KSamplerS4S:
@@ -141,7 +149,8 @@ def check_links(node: type[SamplerS4S | KSamplerS4S], input_types: dict[str, str
 
     ComfyUI leaves this to nodes that ask for `input_types`; here it lets `steps` take an INT too.
     """
-    for name, (kind, _) in node.INPUT_TYPES()["required"].items():
+    asked = node.INPUT_TYPES()
+    for name, (kind, _) in (asked["required"] | asked.get("optional", {})).items():
         kinds = (kind, "COMBO", "INT") if name == "steps" else (kind,)
         linked = input_types.get(name)
         if linked is not None and not any(validate_node_input(linked, one) for one in kinds):

@@ -135,7 +135,7 @@ class TrainingRun:
             first = pictures.image_of(rows[-1].pictures[0], _THUMBNAIL_SIZE)
             trained.about["thumbnail"] = pictures.data_uri(first, _THUMBNAIL_SIZE)
             pack = trained.result.pack
-            pack = SolverPack(pack.tables, trained.about | dict(pack.metadata))
+            pack = pack.described(trained.about | dict(pack.metadata))
             remove_tree(trained.folder)
             _send_end(self.node, "done")
             return pack, as_image(pictures.sheet(rows)), trained.report

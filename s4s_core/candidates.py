@@ -29,6 +29,10 @@ AUTO_SOLVERS = (
 )
 AUTO_SCHEDULES = ("uniform", "quadratic", "edm", "logsnr", "ays")
 
+PART_SOLVERS = (("ipndm", 2), ("dpmpp", 2), ("unipc-bh2", 2))
+PART_SCHEDULES = ("edm", "logsnr")
+"""What the search for a part of the way tries: what was best there on the bundled models."""
+
 SEARCH_PAIRS, KEPT = 8, 4
 SEARCH_ROUNDS = ((1, 12), (2, 6), (4, KEPT))
 """The race that the search is: (pairs, how many candidates stay after them)."""

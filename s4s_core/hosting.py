@@ -1,12 +1,13 @@
 """Run a solver inside a host that works with lists of sigmas (ComfyUI, the WebUIs).
 
-The host's scheduler asks for a number of steps and gets `host_sigmas`; its sampler is given some or
-all of these sigmas and calls `run_in_host`. At denoise strengths below 1 hosts ask for more steps
-than they run, so a scheduler cannot tell whether a missing length matters: it interpolates. The
-sampler sees where a run begins and refuses only a full run at a missing length.
+A host's list says where a run begins, where it ends and how many model calls it makes. The levels
+in between are the solver's own if the list is the host's plain schedule (`simple`). That is also
+what the hosts' scheduler "s4s" gives: where the denoise is below 1, it is asked for more steps than
+are run, and cannot know. Levels that the user chose otherwise are run as given.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +16,16 @@ import torch
 from .errors import HostError
 from .metadata import hash_kind, model_hashes
 from .model import Denoiser, PlainDenoiser
+from .parts import classical_on, part_table
 from .sampling import ModelCall, sample
-from .slicing import from_node, lay_nodes, nearest_node, until_node
+from .slicing import from_node, lay_nodes, until_node
 from .table import Array, SolverPack, SolverTable
 
 TOLERANCE = 2e-3
 """Noise levels that differ relatively by at most this are the same: some hosts round to float16."""
+
+EXACT = 1e-6
+"""Levels that differ relatively by at most this are the solver's own, in float32."""
 
 FAR = 0.05
 """First noise levels that differ relatively by more than this are those of different models."""
@@ -28,11 +33,27 @@ FAR = 0.05
 NEARLY_ZERO = 1e-5
 """A last sigma below this share of the first counts as 0: some host schedules end that way."""
 
+AS_GIVEN = (
+    "The noise levels are those of another scheduler, so the solver's own were not used. To use "
+    "them, set the scheduler to 's4s'."
+)
+UNSAMPLING = (
+    "The noise levels rise: unsampling is not supported. Use a stock sampler for it, or connect "
+    "sigmas that fall."
+)
+
+
+class HostRun(NamedTuple):
+    """The table that a host's run takes, and what the user should be told of it."""
+
+    table: SolverTable
+    notice: str | None = None
+
 
 def host_sigmas(pack: SolverPack, steps: int) -> torch.Tensor:
-    """Return the steps + 1 strictly decreasing float64 nodes for a host's scheduler.
+    """Return the learned levels of a number of steps, float64 [steps + 1], strictly decreasing.
 
-    A length that the pack lacks is interpolated from the nearest table.
+    A number that the pack lacks is interpolated from the nearest table.
     """
     if steps in pack.tables and pack[steps].steps == steps:  # false for single-step tables
         return torch.tensor(pack[steps].sigmas)
@@ -40,75 +61,77 @@ def host_sigmas(pack: SolverPack, steps: int) -> torch.Tensor:
     return torch.tensor(lay_nodes(table, steps))
 
 
+def follows(levels: torch.Tensor, sigmas: torch.Tensor) -> bool:
+    """Is a list of sigmas the plain schedule of a model with these levels, or a piece of it?
+
+    The plain schedule (`simple`) has levels at equal distances in the model's own list, ascending,
+    and ends at 0. A piece may end at any level, or at 0 in its place.
+    """
+    if len(sigmas) < 2 or not bool((sigmas.diff() <= 0).all()):
+        return False
+    ordered, given = levels.cpu().double(), sigmas.cpu().double()
+    count, positive = len(ordered), given[given > 0]
+    logs = ordered.log()
+    middles = (logs[1:] + logs[:-1]) / 2
+    index = count - 1 - torch.searchsorted(middles, positive.log())
+    nearest = ordered[count - 1 - index]
+    if not bool(((nearest - positive).abs() <= TOLERANCE * positive).all()):
+        return False
+    places = index.double()
+    gap = float(places[-1] - places[0]) / max(1, len(places) - 1)
+    straight = places[0] + gap * torch.arange(len(places), dtype=torch.float64)
+    even = bool(((places - straight).abs() <= 1).all())
+    if len(positive) == len(given):
+        return even
+    return even and (len(places) == 1 or float(places[-1]) + gap <= count + 2)
+
+
 def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
-    return np.asarray(np.abs(a - b) <= TOLERANCE * np.maximum(np.abs(a), np.abs(b)))
+    return np.asarray(np.abs(a - b) <= EXACT * np.maximum(np.abs(a), np.abs(b)))
 
 
-def _find_nodes(table: SolverTable, sigmas: Array) -> tuple[int, int] | None:
-    """Return the first and the last node if `sigmas` are consecutive nodes of the table."""
+def _learned_nodes(pack: SolverPack, sigmas: Array) -> SolverTable | None:
+    """Return the piece of a table whose nodes the sigmas are, if there is one."""
     count = len(sigmas)
-    for start in range(len(table.sigmas) - count + 1):
-        if _same(table.sigmas[start : start + count], sigmas).all():
-            return start, start + count - 1
+    for table in sorted(pack.named.values(), key=lambda table: table.steps != count - 1):
+        for start in range(len(table.sigmas) - count + 1):
+            if _same(table.sigmas[start : start + count], sigmas).all():
+                return from_node(until_node(table, start + count - 1), start)
     return None
 
 
-def table_for(pack: SolverPack, sigmas: npt.ArrayLike) -> SolverTable:
-    """Return the table that runs over a host's list of sigmas, from the first to the last.
+def host_run(pack: SolverPack, sigmas: npt.ArrayLike, lowest: float, plain: bool = True) -> HostRun:
+    """Return what runs over a host's list of sigmas, from the first to the last.
 
-    Consecutive nodes of a table run exactly those. A run from the first node uses the table with
-    that number of steps. Any other run begins in the middle: each table is entered at its node
-    nearest to the first sigma, which is moved there, and the table wins whose number of remaining
-    calls is nearest to the host's. The last two run to the end of the table, so a list that stops
-    above it is refused.
+    Consecutive nodes of a table run exactly those. `plain`: the list is the host's plain schedule,
+    which only says where the run begins, where it ends, and its number of calls. A run of the whole
+    way takes the table of as many calls, and any other one a part (see parts.py). Other lists run
+    as they are. `lowest` is the model's lowest level above 0.
     """
-    sigmas = np.asarray(sigmas, dtype=np.float64)
-    steps, first = len(sigmas) - 1, float(sigmas[0])
-    for nfe in sorted(pack.nfes, key=lambda nfe: nfe != steps):
-        nodes = _find_nodes(pack[nfe], sigmas)
-        if nodes is not None:
-            start, stop = nodes
-            return from_node(until_node(pack[nfe], stop), start)
-    begins, numbers = pack[pack.nfes[0]].sigmas[0], ", ".join(map(str, pack.nfes))
-    if sigmas[-1] > max(_ending(pack) * (1 + TOLERANCE), NEARLY_ZERO * begins):
-        raise HostError(
-            f"This solver cannot stop at noise level {sigmas[-1]:.4g}. Let it run to the end, "
-            f"or split the sigmas of the scheduler 's4s' at one of {numbers} steps."
-        )
-    if first >= begins * (1 - TOLERANCE):
-        if steps not in pack.tables:
-            raise HostError(
-                f"This solver has no table for {steps} steps. Set steps to one of {numbers} "
-                "and the scheduler to 's4s'."
-            )
-        return pack[steps]
-    return _enter(pack, steps, first)
-
-
-def _ending(pack: SolverPack) -> float:
-    """The noise level that every table of a pack reaches."""
-    return max(pack[nfe].ending for nfe in pack.nfes)
-
-
-def _entry_node(table: SolverTable, sigma: float) -> int:
-    """Return the node nearest to `sigma` whose next node lies below it."""
-    start = nearest_node(table, sigma)
-    return start if table.sigmas[start + 1] < sigma * (1 - TOLERANCE) else start + 1
-
-
-def _enter(pack: SolverPack, steps: int, sigma: float) -> SolverTable:
-    """Return the rest, from `sigma` on, of the table with about `steps` calls left."""
-    if sigma <= _ending(pack) * (1 + TOLERANCE):
+    levels = np.asarray(sigmas, dtype=np.float64)
+    if (np.diff(levels) > 0).any():
+        raise HostError(UNSAMPLING)
+    learned = _learned_nodes(pack, levels)
+    if learned is not None:
+        return HostRun(learned)
+    calls, first, last = len(levels) - 1, float(levels[0]), float(levels[-1])
+    if first <= pack.ending * (1 + TOLERANCE):
         raise HostError("This run begins where the solver ends. Raise the denoise strength.")
-
-    def distance(nfe: int) -> tuple[int, float]:
-        table = pack[nfe]
-        start = _entry_node(table, sigma)
-        left = table.nfe - start * table.nfe_per_step
-        return abs(left - steps), abs(np.log(table.sigmas[start] / sigma))
-
-    table = pack[min(pack.nfes, key=distance)]
-    return from_node(table, _entry_node(table, sigma), sigma)
+    if not plain:
+        form = pack[pack.nfes[0]].form
+        kept = levels[np.append(True, np.diff(levels) < 0)]
+        return HostRun(classical_on(kept, form, pack.space), AS_GIVEN)
+    last = max(last if last > NEARLY_ZERO * first else 0.0, pack.ending)
+    whole = pack.begins * (1 - TOLERANCE) <= first <= pack.begins * (1 + FAR)
+    if not whole or last > pack.ending * (1 + TOLERANCE):
+        return HostRun(part_table(pack, first, last, calls, lowest))
+    if calls not in pack.tables:
+        numbers = ", ".join(map(str, pack.nfes))
+        raise HostError(
+            f"This solver has no table for {calls} steps. Set steps to one of {numbers} "
+            "and the scheduler to 's4s'."
+        )
+    return HostRun(pack[calls])
 
 
 def run_in_host(
@@ -116,19 +139,25 @@ def run_in_host(
     x: torch.Tensor,
     pack: SolverPack,
     sigmas: torch.Tensor | Sequence[float],
+    lowest: float,
     callback: Callable[[ModelCall], object] | None = None,
     keep: tuple[torch.Tensor, torch.Tensor] | None = None,
     guided: bool = False,
+    plain: bool = True,
+    tell: Callable[[str], object] | None = None,
 ) -> torch.Tensor:
     """Run a pack from x, noised to sigmas[0], over a host's list of sigmas.
 
-    See `sample` for `callback` and `keep`. With fewer than two sigmas, x is returned unchanged.
-    `guided`: can `denoise` be told the guidance of each call? If not, it stays as it is.
+    See `sample` for `callback` and `keep`, and `host_run` for `lowest` and `plain`. With fewer than
+    two sigmas, x is returned unchanged. `guided`: can `denoise` be told the guidance of each call?
+    If not, it stays as it is. `tell` gets what the user should know.
     """
     if len(sigmas) < 2:
         return x
     levels = torch.as_tensor(sigmas, dtype=torch.float64, device="cpu")
-    table = table_for(pack, levels.numpy())
+    table, notice = host_run(pack, levels.numpy(), lowest, plain)
+    if notice is not None and tell is not None:
+        tell(notice)
     if not guided:
         table = table.replace(guidance=None)
     return sample(denoise, x, table, callback=callback, keep=keep)
@@ -169,10 +198,9 @@ def mismatches(
     trained_hash = model_hashes(about).get(hash_kind(model_hash or ""))
     if model_hash and trained_hash and model_hash != trained_hash:
         warnings.append(_other_model(trained.get("name"), trained_hash, model_name, model_hash))
-    begins = float(pack[pack.nfes[0]].sigmas[0])
-    if sigma_max is not None and abs(begins - sigma_max) > FAR * sigma_max:
+    if sigma_max is not None and abs(pack.begins - sigma_max) > FAR * sigma_max:
         warnings.append(
-            f"The solver begins at noise level {begins:.4g}, this model at {sigma_max:.4g}."
+            f"The solver begins at noise level {pack.begins:.4g}, this model at {sigma_max:.4g}."
         )
     low, high = about.get("cfg", (None, None))
     if cfg is not None and low is not None and not low - 1e-3 <= cfg <= high + 1e-3:

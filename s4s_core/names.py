@@ -88,6 +88,8 @@ EFFORTS = {"quick": 4_000, "normal": 10_000, "thorough": 40_000}
 """All model calls that a run may make for its first NFE: pairs, search, training and scoring."""
 FURTHER_SHARE = 0.6
 """What each further NFE of the same run may take, relative to the first: it shares the pairs."""
+PART_SHARE = 0.4
+"""What each table for a strength may take, relative to the first: it shares the pairs' pictures."""
 
 
 def further_calls(budget: int) -> int:

@@ -1,10 +1,11 @@
-"""Parts of a table: from a later node on (img2img, denoise below 1), or up to an earlier one.
+"""Parts of a table: from a later node on, or up to an earlier one; and nodes laid as its nodes lie.
 
 Rows that would use evaluations from before the new start get the classical weights of the order
 that is left: the exact Lagrange rule natural to the form.
 """
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from .classical.lagrange import Grid, natural_grid
@@ -27,46 +28,20 @@ def _refill(rows: Array, grid: Grid, first: int, ahead: bool) -> Array:
     return out
 
 
-def _with_moved_node(table: SolverTable, start: int, sigma: float) -> tuple[Array, Array]:
-    """Return the nodes and call times of the table with node `start` moved to `sigma`.
-
-    The calls of the step that begins there keep their relative places, measured in log sigma.
-    """
-    nodes, calls = table.sigmas.copy(), table.call_sigmas.copy()
-    first = start * table.nfe_per_step
-    step = slice(first, first + table.nfe_per_step)
-    old, after, nodes[start] = nodes[start], nodes[start + 1], sigma
-    if after > 0:
-        share = np.log(calls[step] / old) / np.log(after / old)
-        moved = sigma * (after / sigma) ** share
-    else:
-        moved = sigma * calls[step] / old
-    calls[step] = np.minimum(moved, 1.0) if table.space == "flow" else moved
-    return nodes, calls
-
-
-def from_node(table: SolverTable, start: int, sigma: float | None = None) -> SolverTable:
-    """Return the part of a table that begins at node `start`, or at `sigma` in its place.
-
-    `from_node(table, 0)` is the table itself.
-    """
+def from_node(table: SolverTable, start: int) -> SolverTable:
+    """Return the part of a table that begins at node `start`; from node 0, the table itself."""
     if not 0 <= start < table.steps:
         raise TableError(f"A table of {table.steps} steps cannot start at node {start}.")
-    if sigma is not None and not sigma > table.sigmas[start + 1]:
-        raise TableError(f"Cannot move node {start} to {sigma:g}, past the next node.")
-    if start == 0 and sigma is None:
+    if start == 0:
         return table
-    nodes, calls = table.sigmas, table.call_sigmas
-    if sigma is not None:
-        nodes, calls = _with_moved_node(table, start, sigma)
     coefficients = {name: array[start:] for name, array in table.coefficients.items()}
-    if table.nfe_per_step == 1 and start > 0:  # multistep: rows may reach back over the start
-        grid = natural_grid(table.space, table.form, torch.tensor(nodes))
+    if table.nfe_per_step == 1:  # multistep: rows may reach back over the start
+        grid = natural_grid(table.space, table.form, torch.tensor(table.sigmas))
         for name, ahead in (("b", False), ("a", True)):
             if name in coefficients:
                 coefficients[name] = _refill(coefficients[name], grid, start, ahead)
     first = start * table.nfe_per_step
-    times = {"sigmas": nodes[start:], "call_sigmas": calls[first:]}
+    times = {"sigmas": table.sigmas[start:], "call_sigmas": table.call_sigmas[first:]}
     return table.replace(**times, **_guidance(table, slice(first, None)), **coefficients)
 
 
@@ -88,18 +63,44 @@ def until_node(table: SolverTable, stop: int) -> SolverTable:
     return table.replace(**times, **_guidance(table, slice(len(calls))), **coefficients)
 
 
-def lay_nodes(table: SolverTable, steps: int) -> Array:
-    """Return steps + 1 strictly decreasing nodes, laid between the same ends as the table's lie.
+def levels_at(table: SolverTable, places: npt.ArrayLike) -> Array:
+    """Return the levels at places among a table's nodes: 1.5 is halfway from node 1 to node 2.
 
-    They are interpolated in log sigma, or in sigma where an interval ends at 0.
+    Levels are interpolated in log sigma, or in sigma where an interval ends at 0. Negative places
+    lie above the first node.
     """
-    places = np.linspace(0, table.steps, steps + 1)
-    before = np.minimum(places.astype(int), table.steps - 1)
+    places = np.asarray(places, dtype=np.float64)
+    before = np.clip(places.astype(int), 0, table.steps - 1)
     share, above, below = places - before, table.sigmas[before], table.sigmas[before + 1]
-    between = above ** (1 - share) * below**share
+    with np.errstate(divide="ignore"):
+        between = above ** (1 - share) * below**share
     return np.asarray(np.where(below > 0, between, above * (1 - share)))
 
 
-def nearest_node(table: SolverTable, sigma: float) -> int:
-    """Return the index of the node nearest to `sigma` in log sigma, the last node excluded."""
-    return int(np.abs(np.log(table.sigmas[:-1]) - np.log(max(sigma, 1e-12))).argmin())
+def places_of(table: SolverTable, sigmas: npt.ArrayLike) -> Array:
+    """Return where levels lie among a table's nodes: the inverse of `levels_at`."""
+    sigmas = np.asarray(sigmas, dtype=np.float64)
+    index = np.searchsorted(-table.sigmas, -sigmas, "right") - 1
+    index = np.clip(index, 0, table.steps - 1)
+    above, below = table.sigmas[index], table.sigmas[index + 1]
+    with np.errstate(divide="ignore"):
+        between = np.log(above / sigmas) / np.log(above / below)
+    return np.asarray(index + np.where(below > 0, between, 1 - sigmas / above))
+
+
+def lay_nodes(
+    table: SolverTable, steps: int, first: float | None = None, last: float | None = None
+) -> Array:
+    """Return steps + 1 strictly decreasing nodes, laid as densely as the table's lie.
+
+    They run from `first` to `last`, by default between the table's own ends.
+    """
+    ends = (
+        0.0 if first is None else float(places_of(table, first)),
+        table.steps if last is None else float(places_of(table, last)),
+    )
+    nodes = levels_at(table, np.linspace(*ends, steps + 1))
+    for at, end in ((0, first), (-1, last)):
+        if end is not None:
+            nodes[at] = end
+    return nodes

@@ -1,10 +1,11 @@
 """Solver files, formats 1 and 2: a SolverPack as .safetensors (see docs/solver-files.md).
 
-For each NFE, the float64 tensors `nfe{N}/sigmas`, `nfe{N}/call_sigmas` and the coefficients; in
-format 2 also `nfe{N}/guidance`. A pack without guidance is written in format 1. The
-metadata value `s4s` is a canonical JSON object, the manifest: the pack's metadata, the family,
-order and form of each table, and a SHA-256 over all of that and the tensors. ModelSpec keys beside
-it serve file browsers. The same pack gives the same bytes.
+For each table the float64 tensors `nfe{N}/sigmas`, `nfe{N}/call_sigmas` and the coefficients. In
+format 2 there may also be `nfe{N}/guidance`, and parts (tables for runs below full strength), which
+are named by their NFE and first level: `nfe{N}@{level}/sigmas`. A pack with neither is written in
+format 1. The metadata value `s4s` is a canonical JSON object, the manifest: the pack's metadata,
+the family, order and form of each table, and a SHA-256 over all of that and the tensors. ModelSpec
+keys beside it serve file browsers. The same pack gives the same bytes.
 """
 
 import json
@@ -27,12 +28,12 @@ from .errors import SolverFileError, TableError, short, visible
 from .metadata import check_mergeable, check_metadata, modelspec
 from .table import Array, SolverPack, SolverTable, canonical_json
 
-PLAIN, GUIDED = 1, 2
-"""The formats: without and with guidance."""
+PLAIN, EXTENDED = 1, 2
+"""The formats: without and with guidance or parts."""
 
 MAX_FILE = 1 << 20
 MAX_HEADER = 256 << 10
-_TENSOR_NAME = re.compile(r"nfe([1-9][0-9]{0,3})/([a-z_]{1,16})")
+_TENSOR_NAME = re.compile(r"nfe([1-9][0-9]{0,3}(?:@[0-9.e+-]{1,12})?)/([a-z_]{1,16})")
 _TABLE_KEYS = ("family", "order", "form")
 _MAX_REASON = 300
 _deserialize: Callable[[bytes], list[tuple[str, dict[str, Any]]]] = deserialize
@@ -41,22 +42,22 @@ _deserialize: Callable[[bytes], list[tuple[str, dict[str, Any]]]] = deserialize
 def _tensors(pack: SolverPack) -> dict[str, Array]:
     """Return all arrays of a pack by their names in the file, in file order."""
     named = {
-        f"nfe{nfe}/{name}": array
-        for nfe, table in pack.tables.items()
+        f"nfe{key}/{name}": array
+        for key, table in pack.named.items()
         for name, array in table.arrays.items()
     }
     return dict(sorted(named.items()))
 
 
 def _format(pack: SolverPack) -> int:
-    return GUIDED if pack.sets_guidance else PLAIN
+    return EXTENDED if pack.sets_guidance or pack.parts else PLAIN
 
 
 def _manifest(pack: SolverPack) -> dict[str, object]:
     """Return the `s4s` object of a file."""
     tables = {
-        str(nfe): {key: getattr(table, key) for key in _TABLE_KEYS} | {"ending": table.ending}
-        for nfe, table in pack.tables.items()
+        name: {key: getattr(table, key) for key in _TABLE_KEYS} | {"ending": table.ending}
+        for name, table in pack.named.items()
     }
     return {
         "format": _format(pack),
@@ -166,10 +167,10 @@ def _parse_manifest(header: dict[str, Any]) -> dict[str, Any]:
     manifest = _strict_json(metadata["s4s"])
     if not isinstance(manifest, dict) or type(manifest.get("format")) is not int:
         raise ValueError("its 's4s' entry has no format number")
-    if manifest["format"] not in (PLAIN, GUIDED):
+    if manifest["format"] not in (PLAIN, EXTENDED):
         raise ValueError(
             f"it has format {manifest['format']}, but this version reads formats {PLAIN} and "
-            f"{GUIDED}. Update S4S"
+            f"{EXTENDED}. Update S4S"
         )
     known = {"format": int, "space": str, "tables": dict, "about": dict, "sha256": str}
     if set(manifest) != set(known) or any(type(manifest[k]) is not t for k, t in known.items()):
@@ -177,34 +178,35 @@ def _parse_manifest(header: dict[str, Any]) -> dict[str, Any]:
     return manifest
 
 
-def _parse_arrays(data: bytes) -> dict[int, dict[str, Array]]:
-    """Return arrays by NFE and name; the safetensors library checks offsets, holes and overlaps."""
-    tables: dict[int, dict[str, Array]] = {}
+def _parse_arrays(data: bytes) -> dict[str, dict[str, Array]]:
+    """Return arrays by table and name; safetensors checks offsets, holes and overlaps."""
+    tables: dict[str, dict[str, Array]] = {}
     for name, entry in _deserialize(data):
         match = _TENSOR_NAME.fullmatch(name)
         if not match or entry["dtype"] != "F64":
             raise ValueError(f"its tensor {name[:40]!r} does not belong in a solver file")
         array = np.frombuffer(entry["data"], dtype="<f8").reshape(entry["shape"])
-        tables.setdefault(int(match[1]), {})[match[2]] = array
+        tables.setdefault(match[1], {})[match[2]] = array
     return tables
 
 
-def _parse_table(nfe: int, arrays: dict[str, Array], entry: object, space: str) -> SolverTable:
+def _parse_table(name: str, arrays: dict[str, Array], entry: object, space: str) -> SolverTable:
     """Return one validated table of the file."""
     if not isinstance(entry, dict) or set(entry) != {*_TABLE_KEYS, "ending"}:
-        raise ValueError(f"its description of NFE {nfe} is incomplete")
+        raise ValueError(f"its description of NFE {name} is incomplete")
     if not {"sigmas", "call_sigmas"} <= set(arrays):
-        raise ValueError(f"its tensors of NFE {nfe} are incomplete")
+        raise ValueError(f"its tensors of NFE {name} are incomplete")
     sigmas, calls = arrays.pop("sigmas"), arrays.pop("call_sigmas")
     guidance = arrays.pop("guidance", None)
     family, order, form = (entry[key] for key in _TABLE_KEYS)
     types = [type(value) for value in (family, order, form)]
     if types != [str, int, str] or type(entry["ending"]) not in (int, float):
-        raise ValueError(f"its description of NFE {nfe} has a value of the wrong type")
+        raise ValueError(f"its description of NFE {name} has a value of the wrong type")
     table = SolverTable(family, order, form, space, sigmas, calls, arrays, guidance)
     ending, said = table.ending, entry["ending"]
-    if table.nfe != nfe or ending != said or math.copysign(1, ending) != math.copysign(1, said):
-        raise ValueError(f"its tensors of NFE {nfe} contradict their description")
+    known = table.part_name if "@" in name else str(table.nfe)
+    if known != name or ending != said or math.copysign(1, ending) != math.copysign(1, said):
+        raise ValueError(f"its tensors of NFE {name} contradict their description")
     return table
 
 
@@ -213,14 +215,16 @@ def parse_solver(data: bytes) -> SolverPack:
     header = _parse_header(data)
     manifest = _parse_manifest(header)
     entries, arrays = manifest["tables"], _parse_arrays(data)
-    if set(entries) != {str(nfe) for nfe in arrays}:
+    if set(entries) != set(arrays):
         raise ValueError("its description and its tensors name different NFEs")
     space = manifest["space"]
-    tables = {
-        nfe: _parse_table(nfe, arrays[nfe], entries[str(nfe)], space) for nfe in sorted(arrays)
-    }
+    tables = {name: _parse_table(name, arrays[name], entries[name], space) for name in arrays}
     check_metadata(manifest["about"])
-    pack = SolverPack(tables, manifest["about"])
+    pack = SolverPack(
+        {table.nfe: table for name, table in tables.items() if "@" not in name},
+        manifest["about"],
+        tuple(table for name, table in tables.items() if "@" in name),
+    )
     if manifest["format"] != _format(pack):
         raise ValueError("its format number contradicts its tensors")
     if manifest["sha256"] != pack.digest:
@@ -287,17 +291,22 @@ def merge_packs(packs: Iterable[SolverPack]) -> SolverPack:
     """Return one pack with the tables of several packs of the same model.
 
     The first pack's metadata is kept, with the scores of all packs. Raise TableError if two tables
-    of one NFE differ, or if packs are known to be for different models or guidance scales.
+    of one NFE (or two parts of one NFE and level) differ, or if packs are known to be for different
+    models or guidance scales.
     """
-    packs, tables, scores = list(packs), dict[int, SolverTable](), dict[str, Any]()
+    packs, tables, scores = list(packs), dict[str, SolverTable](), dict[str, Any]()
     for one, other in combinations(packs, 2):
         check_mergeable(one.metadata, other.metadata)
     for pack in packs:
-        for nfe, table in pack.tables.items():
-            if tables.setdefault(nfe, table) != table:
-                raise TableError(f"Cannot merge: two solvers have different {nfe}-step tables.")
+        for name, table in pack.named.items():
+            if tables.setdefault(name, table) != table:
+                raise TableError(f"Cannot merge: two solvers have different {name}-step tables.")
         scores |= pack.metadata.get("scores", {})
     if not tables:
         raise TableError("There is nothing to merge.")
     about = dict(packs[0].metadata)
-    return SolverPack(tables, about | {"scores": scores} if scores else about)
+    return SolverPack(
+        {nfe: table for pack in packs for nfe, table in pack.tables.items()},
+        about | {"scores": scores} if scores else about,
+        tuple({part.part_name: part for pack in packs for part in pack.parts}.values()),
+    )

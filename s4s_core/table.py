@@ -1,4 +1,4 @@
-"""A solver is data: `SolverTable` is one solver at one NFE, `SolverPack` several NFEs of a model.
+"""A solver is data: `SolverTable` is one solver at one NFE, `SolverPack` the tables of a model.
 
 A table holds phi of the paper's table:solver-types and the times that go with it:
     sigmas       [steps + 1]  nodes of the update, strictly decreasing; the last is the ending
@@ -15,8 +15,8 @@ Weights that would reach before the first call, or past the last stage, must be 
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -214,6 +214,11 @@ class SolverTable:
         kind = self.family, self.order, self.form, self.space
         return SolverTable(*kind, *times, merged, guidance)
 
+    @property
+    def part_name(self) -> str:
+        """The name of the table as a part of a pack: its calls and its first level."""
+        return f"{self.nfe}@{self.sigmas[0]:.6g}"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SolverTable) and self.digest == other.digest
 
@@ -225,11 +230,14 @@ class SolverTable:
 class SolverPack:
     """The tables of one model for several NFEs, and their metadata.
 
-    `pack[5]` is the table of 5 model calls. `metadata` is a JSON mapping (see metadata.py).
+    `pack[5]` is the table of 5 model calls. `parts` are tables that begin at a lower level, for
+    runs below full strength (image-to-image); no two have the same calls and first level.
+    `metadata` is a JSON mapping (see metadata.py).
     """
 
     tables: Mapping[int, SolverTable]
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[SolverTable, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.tables:
@@ -238,20 +246,43 @@ class SolverPack:
             if not isinstance(table, SolverTable) or nfe != table.nfe:
                 raise TableError(f"Entry {nfe} of the pack is not a table of {nfe} calls.")
         tables = dict(sorted(self.tables.items()))
-        if len({table.space for table in tables.values()}) > 1:
+        parts = tuple(sorted(self.parts, key=lambda part: (part.nfe, -part.sigmas[0])))
+        if len({table.space for table in (*tables.values(), *parts)}) > 1:
             raise TableError("All tables of a pack must have the same space.")
+        begins = min(table.sigmas[0] for table in tables.values())
+        if any(part.sigmas[0] >= begins for part in parts):
+            raise TableError("A part of a pack must begin below the level of its tables.")
+        if len({part.part_name for part in parts}) < len(parts):
+            raise TableError("Two parts of a pack have the same calls and first level.")
         object.__setattr__(self, "tables", MappingProxyType(tables))
         object.__setattr__(self, "metadata", MappingProxyType(dict(self.metadata)))
+        object.__setattr__(self, "parts", parts)
 
     @classmethod
-    def of(cls, *tables: SolverTable, metadata: Mapping[str, Any] | None = None) -> "SolverPack":
+    def of(
+        cls,
+        *tables: SolverTable,
+        metadata: Mapping[str, Any] | None = None,
+        parts: Iterable[SolverTable] = (),
+    ) -> "SolverPack":
         """Return a pack of tables, each filed under its NFE."""
-        return cls({table.nfe: table for table in tables}, metadata or {})
+        return cls({table.nfe: table for table in tables}, metadata or {}, tuple(parts))
+
+    def described(self, metadata: Mapping[str, Any]) -> "SolverPack":
+        """Return the same tables with other metadata."""
+        return replace(self, metadata=metadata)
+
+    @property
+    def named(self) -> dict[str, SolverTable]:
+        """All tables by the names that files give them: "5", and parts such as "5@1.161"."""
+        return {str(nfe): table for nfe, table in self.tables.items()} | {
+            part.part_name: part for part in self.parts
+        }
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the tables and the metadata: the identity of a solver file's contents."""
-        tables = {str(nfe): table.digest for nfe, table in self.tables.items()}
+        tables = {name: table.digest for name, table in self.named.items()}
         text = canonical_json({"tables": tables, "about": dict(self.metadata)})
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -262,11 +293,21 @@ class SolverPack:
     @property
     def sets_guidance(self) -> bool:
         """Does any table set the guidance of its calls?"""
-        return any(table.guidance is not None for table in self.tables.values())
+        return any(table.guidance is not None for table in self.named.values())
 
     @property
     def space(self) -> str:
         return next(iter(self.tables.values())).space
+
+    @property
+    def begins(self) -> float:
+        """The noise level at which a run at full strength begins."""
+        return float(self.tables[self.nfes[0]].sigmas[0])
+
+    @property
+    def ending(self) -> float:
+        """The noise level that every table reaches."""
+        return max(table.ending for table in self.tables.values())
 
     def __getitem__(self, nfe: int) -> SolverTable:
         if nfe not in self.tables:

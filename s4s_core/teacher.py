@@ -20,7 +20,7 @@ from .model import Condition, Denoiser, Model, all_rows, writable
 from .regular import is_file
 from .sampling import check_x0, sample
 from .schedules import schedule
-from .spaces import as_float64
+from .spaces import alpha, as_float64
 from .table import SolverTable, canonical_json
 
 TEACHER_NFE = 20
@@ -28,8 +28,9 @@ TEACHER_NFE = 20
 Teacher: TypeAlias = SolverTable | Callable[[torch.Tensor, Condition | None], torch.Tensor]
 """A table, or a function (x, cond) -> result.
 
-A function may have the attributes `nfe` (model calls per sample), `name`, and `key` (text that
-identifies it, without which its results are not cached).
+A function may have the attributes `nfe` (model calls per sample), `name`, `key` (text that
+identifies it, without which its results are not cached), and `below`: below(level) is the teacher
+that starts at a lower noise level, without which parts of the way cannot be trained.
 """
 
 
@@ -151,12 +152,19 @@ def _identities(model: Model, teacher: Teacher) -> tuple[str | None, str | None]
     return getattr(model, "fingerprint", None), known
 
 
-def _key(model: Model, teacher: Teacher, count: int, seed: int) -> str | None:
-    """Return the content key of a set of pairs, if it can be shared."""
+def _key(
+    model: Model, teacher: Teacher, count: int, seed: int, whole: Teacher | None = None
+) -> str | None:
+    """Return the content key of a set of pairs, if it can be shared.
+
+    `whole` is the teacher whose results the pairs start from, if they start below full strength.
+    """
     if not can_be_shared(model, teacher):
         return None
     names = _identities(model, teacher)
     facts = [*names, count, seed, list(model.shape), float(model.sigma_max)]
+    if whole is not None:
+        facts += _identities(model, whole)
     return hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:32]
 
 
@@ -213,6 +221,46 @@ def _sha256(tensor: torch.Tensor) -> str:
     return hashlib.sha256(tensor.flatten().view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """How pairs are drawn.
+
+    cache: a folder where results are stored and reused by later runs, under `key` or else a key of
+    their content. Only the results are stored: the starts follow from the seed. denoise: replaces
+    the model's, for example to count calls. progress(n) is called after n pairs are drawn, first
+    with those that were stored.
+    """
+
+    batch: int = 32
+    cache: StrPath | None = None
+    denoise: Denoiser | None = None
+    progress: Callable[[int], object] | None = None
+    key: str | None = None
+
+    def results(self, model: Model, teacher: Teacher, starts: Pairs, key: str | None) -> Pairs:
+        """Return the starts with the teacher's results as targets."""
+        key = self.key or key
+        files = ResultFiles(self.cache, key) if self.cache and key else None
+        parts = files.load(starts.x) if files else []
+        drawn = sum(map(len, parts))
+        self._report(drawn)
+        for part in starts[drawn:].batches(self.batch):
+            parts.append(_render(teacher, part, self.denoise or model.denoise).to(starts.x))
+            if not bool(parts[-1].isfinite().all()):
+                raise ModelError(
+                    "The teacher's results are not finite (NaN or infinity): try another precision."
+                )
+            if files:
+                files.save(drawn, parts[-1])
+            drawn += len(part)
+            self._report(drawn)
+        return Pairs(starts.x, starts.cond, torch.cat(parts))
+
+    def _report(self, drawn: int) -> None:
+        if self.progress is not None:
+            self.progress(drawn)
+
+
 def draw_pairs(
     model: Model,
     teacher: Teacher,
@@ -224,31 +272,31 @@ def draw_pairs(
     progress: Callable[[int], object] | None = None,
     key: str | None = None,
 ) -> Pairs:
-    """Draw `count` pairs of a seed.
-
-    `cache` is a folder where results are stored and reused by later runs, under `key` or else a key
-    of their content. Only the results are stored: noise and conditions follow from the seed.
-    progress(n) is called after n pairs are drawn, first with those that were stored.
-    """
+    """Draw `count` pairs of a seed; the other arguments are those of `Drawing`."""
     x, cond = draw_noise(model, count, seed)
-    key = key or _key(model, teacher, count, seed)
-    files = ResultFiles(cache, key) if cache and key else None
-    parts = files.load(x) if files else []
-    drawn = sum(map(len, parts))
-    if progress is not None:
-        progress(drawn)
-    for part in Pairs(x, cond, x)[drawn:].batches(batch):
-        parts.append(_render(teacher, part, denoise or model.denoise).to(x))
-        if not bool(parts[-1].isfinite().all()):
-            raise ModelError(
-                "The teacher's results are not finite (NaN or infinity): try another precision."
-            )
-        if files:
-            files.save(drawn, parts[-1])
-        drawn += len(part)
-        if progress is not None:
-            progress(drawn)
-    return Pairs(x, cond, torch.cat(parts))
+    drawing = Drawing(batch, cache, denoise, progress, key)
+    return drawing.results(model, teacher, Pairs(x, cond, x), _key(model, teacher, count, seed))
+
+
+def draw_pairs_below(
+    model: Model,
+    teacher: Teacher,
+    pictures: Pairs,
+    whole: Teacher,
+    seed: int,
+    drawing: Drawing,
+) -> Pairs:
+    """Draw pairs that start below full strength: pictures, noised to the model's sigma_max.
+
+    model: the model `Below` that level. teacher: goes from there. pictures: pairs of the whole way,
+    whose targets are the pictures, by the teacher `whole`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(pictures.x.shape, generator=generator).to(pictures.x)
+    level = torch.tensor(float(model.sigma_max), dtype=torch.float64)
+    x = float(alpha(model.space, level)) * pictures.target + float(level) * noise
+    key = _key(model, teacher, len(x), seed, whole)
+    return drawing.results(model, teacher, Pairs(x, pictures.cond, x), key)
 
 
 def _render(teacher: Teacher, part: Pairs, denoise: Denoiser) -> torch.Tensor:

@@ -78,7 +78,7 @@ def write_solvers(folder: Path) -> None:
         about = dict(whole.metadata) | {"name": name, "scores": scores}
         pack = SolverPack({nfe: whole[nfe] for nfe in nfes}, about)
         about["thumbnail"] = thumbnail(pack, nfes[-1], seed + 3)
-        save_solver(folder / f"{name}.safetensors", SolverPack(pack.tables, about))
+        save_solver(folder / f"{name}.safetensors", pack.described(about))
 
 
 def load(name: str) -> dict[str, Any]:

@@ -152,8 +152,9 @@ def _memory_warnings(trial: DryRun, memory: int, free: int) -> Iterator[str]:
 def _plan_warnings(plan: "CallPlan", seconds: float) -> Iterator[str]:
     if seconds > 86_400:
         yield "Training will take more than a day. Choose fewer step counts or less effort."
-    if max(plan.training) >= plan.teacher_nfe:
+    most = max(goal.nfe for goal in plan.order)
+    if most >= plan.teacher_nfe:
         yield (
-            f"A solver with {max(plan.training)} steps has nothing to learn from a teacher with "
+            f"A solver with {most} steps has nothing to learn from a teacher with "
             f"{plan.teacher_nfe}. Choose fewer steps, or a teacher with more."
         )

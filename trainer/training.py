@@ -98,4 +98,4 @@ def with_training_facts(
     about["config"] = replace(config, model=shared).plain()
     if thumbnail:
         about["thumbnail"] = thumbnail
-    return SolverPack(pack.tables, about)
+    return pack.described(about)

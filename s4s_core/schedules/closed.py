@@ -42,14 +42,19 @@ def quadratic(n: int, model: Model, low: float, high: float) -> torch.Tensor:
     return _in_time(model, low, high, n, 2)
 
 
+def edm_levels(space: str, high: float, low: float, n: int, rho: float = 7.0) -> torch.Tensor:
+    """Return n + 1 levels from `high` to `low`, uniform in (sigma / alpha)^(1/rho)."""
+    ends = (finite(space, v) for v in (high, low))
+    first, last = ((v / alpha(space, v)) ** (1 / rho) for v in ends)
+    kappa = _linspace(first, last, n) ** rho
+    return kappa if space == "ve" else kappa / (1 + kappa)
+
+
 def edm(n: int, model: Model, low: float, high: float, rho: float = 7.0) -> torch.Tensor:
     """Karras et al.: uniform in (sigma / alpha)^(1/rho)."""
     if not rho > 0:
         raise TableError("rho must be > 0.")
-    ends = (finite(model.space, v) for v in (high, low))
-    first, last = ((v / alpha(model.space, v)) ** (1 / rho) for v in ends)
-    kappa = _linspace(first, last, n) ** rho
-    return kappa if model.space == "ve" else kappa / (1 + kappa)
+    return edm_levels(model.space, high, low, n, rho)
 
 
 def logsnr(n: int, model: Model, low: float, high: float) -> torch.Tensor:

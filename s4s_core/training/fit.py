@@ -11,6 +11,9 @@ from typing import Any
 from ..atomic import StrPath
 from ..candidates import (
     AUTO_SCHEDULES,
+    PART_SCHEDULES,
+    PART_SOLVERS,
+    Candidate,
     candidates,
     like_named_solver,
     named_solver,
@@ -21,18 +24,22 @@ from ..model import Model
 from ..names import AUTO
 from ..objectives import Decode, Objective, SumOfSquares, chosen_objective
 from ..objectives import objective as find_objective
+from ..parts import relaid, stretched
 from ..regular import remove_tree
 from ..schedules.gits import Costs, gits_costs
+from ..strength import Below, level_of
 from ..table import SolverPack, SolverTable, canonical_json
 from ..teacher import (
     TEACHER_NFE,
     TEACHERS,
+    Drawing,
     Pairs,
     Teacher,
     can_be_shared,
     choose_teacher,
     default_teacher,
     draw_pairs,
+    draw_pairs_below,
     no_pairs,
 )
 from . import scoring
@@ -40,10 +47,10 @@ from .arguments import check_arguments, check_table, known_teacher, step_counts
 from .check import check_model
 from .distributed import is_first
 from .memory import Batcher, explain_out_of_memory
-from .method import GivenStart, Start, find_method
+from .method import GivenStart, Start, find_method, neighbour_start
 from .plan import plan_of
 from .search import Search
-from .settings import VERSION_0_1, Settings
+from .settings import VERSION_0_1, Goal, Settings
 from .state import (
     STATE_VERSION,
     History,
@@ -59,7 +66,7 @@ from .task import CHOICE, TEACHER, Callback, Event, Meter, Task
 
 # Training, validation and held-out pairs never share noise: each set has its own seed.
 _SETS = {"train": 1, "validation": 2, "held_out": 3}
-_SEED_STRIDE = 1_000_003
+_SEED_STRIDE, _STRENGTH_SEEDS = 1_000_003, 10_000
 
 
 @dataclass
@@ -91,15 +98,16 @@ def fit(
     cancelled: Callable[[], object] | None = None,
     **options: Any,
 ) -> Result:
-    """Train solver tables for `model` at one or several NFEs.
+    """Train solver tables for `model` at one or several NFEs, and perhaps for strengths below 1.
 
     budget: all model calls for the first NFE: the choice of a teacher, its pairs, the search for a
-        start, training and scoring. Each further NFE shares the pairs and gets 0.6 of it.
+        start, training and scoring. Each further NFE shares the pairs and gets 0.6 of it, each
+        part for a strength 0.4; the strengths' own pairs come on top.
     callback: gets an Event after every step.
     init: where training starts: "auto" searches the classical solvers, "solver:order:schedule"
         (such as "ipndm:3:edm") names one, a SolverTable is used as it is.
-    teacher: a table, or a function (x, cond) -> result, or a number of calls (20 by default): then
-        the classical solver is chosen that moves least when these calls are doubled.
+    teacher: a table, or a function (x, cond) -> result (see `Teacher`), or a number of calls (20 by
+        default): then the classical solver is chosen that moves least when these calls are doubled.
     decode: turns results into RGB pictures in [-1, 1], for LPIPS.
     objective: a name, or an object with `name` and `distance` (and `embed` for gauss-newton); by
         default look for pictures and latents, and l2 for other data.
@@ -154,7 +162,7 @@ def fit(
 
 
 class Run:
-    """One call of `fit`: draw the pairs, then train every NFE."""
+    """One call of `fit`: draw the pairs, then train every goal."""
 
     def __init__(
         self,
@@ -176,7 +184,7 @@ class Run:
         self.state = RunState.open(path, self._identity(), settings.seed)
         self.meter = Meter(model.denoise, cancelled, self.state.calls or 0)
         self.batcher = Batcher(settings.batch, self.meter)
-        self.pairs: dict[str, Pairs] = {}
+        self.pairs: dict[float | None, dict[str, Pairs]] = {}
 
     def _check(self) -> None:
         """Raise for what cannot be trained, before any model call."""
@@ -191,6 +199,13 @@ class Run:
         for nfe in self.settings.nfes:
             if self.given is not None and self.given.nfe != nfe:
                 raise TrainingError(f"init has {self.given.nfe} calls, but nfe is {nfe}.")
+        if self.settings.strengths and not (
+            isinstance(self._teacher, int | SolverTable) or hasattr(self._teacher, "below")
+        ):
+            raise TrainingError(
+                "This teacher cannot start below full strength: give its function an attribute "
+                "below(level), or train without strengths."
+            )
         self._check_budget()
 
     def _check_budget(self) -> None:
@@ -201,11 +216,11 @@ class Run:
         starts = {nfe: self._possible_starts(nfe) for nfe in self.settings.nfes}
         enough = self.settings
 
-        def lacking(nfe: int) -> int:
-            least = (self.method.least_calls(self.model, s, enough) for s in starts[nfe])
-            return plan_of(enough, self._teacher).lacking(nfe, max(least))
+        def lacking(goal: Goal) -> int:
+            least = (self.method.least_calls(self.model, s, enough) for s in starts[goal.nfe])
+            return plan_of(enough, self._teacher).lacking(goal, max(least))
 
-        while more := max(map(lacking, starts)):
+        while more := max(map(lacking, enough.goals)):
             enough = replace(enough, budget=(enough.limit or 0) + more)
         if enough != self.settings:
             raise TrainingError(
@@ -265,37 +280,68 @@ class Run:
         """For the calls of the teacher, which are counted by formula: some were made earlier."""
         return Meter(self.model.denoise, self.cancelled)
 
+    def _view(self, strength: float | None) -> Model:
+        """Return the model as a run of that strength sees it."""
+        return self.model if strength is None else Below(self.model, level_of(self.model, strength))
+
+    def _teacher_of(self, strength: float | None) -> Teacher:
+        """Return the teacher that goes from a strength on, with as many calls over the rest."""
+        whole = self.teacher
+        if strength is None:
+            return whole
+        view = self._view(strength)
+        if self.state.teacher is not None:
+            solver, order = self.state.teacher
+            return default_teacher(
+                view, self.plan.teacher_nfe, self.settings.ending, (solver, order)
+            )
+        if isinstance(whole, SolverTable):
+            return relaid(whole, view.sigma_max, whole.nfe)
+        teacher: Teacher = whole.below(view.sigma_max)  # type: ignore[attr-defined]
+        return teacher
+
     @property
     def finished(self) -> bool:
-        """Are all NFEs trained and scored?"""
+        """Are all goals trained and scored?"""
         done = [state.scores is not None for state in self.state.nfes.values()]
-        return all(done) and len(done) == len(self.settings.nfes)
+        return all(done) and len(done) == len(self.settings.goals)
 
     def draw(self, cache: StrPath | None = None) -> None:
         """Check the model if the run is new, choose the teacher, and draw its pairs."""
         if self.state.calls is None:
             entry = self.method.entry
             self.batcher.call(lambda batch: check_model(self.model, entry, self.batcher))
-        sizes, teacher = self.settings.sizes, self.teacher
-        drawn, before = 0, self.plan.choice
-        shared = cache is not None and can_be_shared(self.model, teacher)
-        for name, number, count in zip(_SETS, _SETS.values(), sizes, strict=True):
-            draw = partial(
-                draw_pairs,
-                self.model,
-                teacher,
-                count,
-                self.settings.seed * _SEED_STRIDE + number,
-                cache=cache if shared else self._own_cache,
-                denoise=self._unmetered,
-                progress=partial(self._report_drawn, before, drawn),
-                key=None if shared else f"{self._digest}-{name}",
-            )
-            self.pairs[name] = self.batcher.call(draw)
-            drawn += count
+        for strength in (None, *self.settings.strengths):
+            self.pairs[strength] = {name: self._draw(name, strength, cache) for name in _SETS}
         if self.state.calls is None:
-            self.meter.calls = before + self.plan.teacher_nfe * drawn
+            self.meter.calls = self.plan.choice + self.plan.teacher_nfe * self.settings.pairs
             self.save()
+
+    def _draw(self, name: str, strength: float | None, cache: StrPath | None) -> Pairs:
+        """Draw the pairs of a set that start at a strength."""
+        model, teacher = self._view(strength), self._teacher_of(strength)
+        seed = self.settings.seed * _SEED_STRIDE + _SETS[name]
+        shared = cache is not None and can_be_shared(self.model, teacher)
+        suffix, count = "", getattr(self.settings.sizes, name)
+        if strength is not None:
+            suffix, seed = f"@{strength:g}", seed + 10 * round(_STRENGTH_SEEDS * strength)
+        drawn = sum(len(pairs) for sets in self.pairs.values() for pairs in sets.values())
+
+        def draw(batch: int) -> Pairs:
+            drawing = Drawing(
+                batch,
+                cache if shared else self._own_cache,
+                self._unmetered,
+                partial(self._report_drawn, drawn, teacher),
+                None if shared else f"{self._digest}-{name}{suffix}",
+            )
+            if strength is None:
+                return draw_pairs(model, teacher, count, seed, **vars(drawing))
+            return draw_pairs_below(
+                model, teacher, self.pairs[None][name], self.teacher, seed, drawing
+            )
+
+        return self.batcher.call(draw)
 
     @property
     def _own_cache(self) -> Path | None:
@@ -310,14 +356,14 @@ class Run:
         if self.callback is not None and is_first():
             self.callback(event)
 
-    def _report_drawn(self, before: int, drawn: int, count: int) -> None:
+    def _report_drawn(self, before: int, teacher: Teacher, count: int) -> None:
         """Save how many pairs are drawn, and tell the listener."""
-        drawn, total = drawn + count, sum(self.settings.sizes)
+        drawn, total = before + count, self.settings.pairs
         if drawn > (self.state.drawn or 0):
             self.state.drawn = drawn
             self.save()
-        table = self.teacher if isinstance(self.teacher, SolverTable) else None
-        calls = max(before + self.plan.teacher_nfe * drawn, self.meter.calls)
+        table = teacher if isinstance(teacher, SolverTable) else None
+        calls = max(self.plan.choice + self.plan.teacher_nfe * drawn, self.meter.calls)
         self._report(
             Event(TEACHER, None, drawn, total, calls=calls, done=drawn / total, table=table)
         )
@@ -329,44 +375,62 @@ class Run:
             save_state(self.path, self.state.plain())
 
     def result(self) -> Result:
-        """Train and score every NFE that is not done yet, and pack the tables."""
-        tables: dict[int, SolverTable] = {}
-        for nfe in self.settings.training_order:
-            state = self.state.nfes.setdefault(str(nfe), NfeState())
-            tables[nfe] = self._train(nfe, state, tables)
-        states = {nfe: self.state.nfes[str(nfe)] for nfe in self.settings.nfes}
-        history: dict[int, History] = {nfe: each.history or [] for nfe, each in states.items()}
-        scores = {str(nfe): each.scores or {} for nfe, each in states.items()}
-        log = [line for each in states.values() for line in each.log or []]
-        log += scoring.not_falling(scores)
+        """Train and score every goal that is not done yet, and pack the tables."""
+        tables: dict[Goal, SolverTable] = {}
+        for goal in self.settings.goals:
+            state = self.state.nfes.setdefault(goal.key, NfeState())
+            tables[goal] = self._train(goal, state, tables)
+        whole = {goal.nfe: tables[goal] for goal in tables if goal.strength is None}
+        whole = dict(sorted(whole.items()))
+        pack = SolverPack(whole, parts=tuple(t for g, t in tables.items() if g.strength))
+        scores = self._scores(tables, pack)
         metadata = {
             "training": _training_facts(self.settings, self.objective, self.meter.calls),
             "teacher": _teacher_facts(self.model, self.teacher),
             "scores": scores,
         }
-        pack = SolverPack(tables, metadata)
+        history = {nfe: self.state.nfes[str(nfe)].history or [] for nfe in whole}
+        states = (self.state.nfes[goal.key] for goal in sorted(tables, key=_by_strength))
+        log = [line for each in states for line in each.log or []]
+        log += scoring.not_falling(scores)
         if self._own_cache is not None and is_first():
             remove_tree(self._own_cache)
-        return Result(pack, self.teacher, history, scores, self.meter.calls, log)
+        described = pack.described(metadata)
+        return Result(described, self.teacher, history, scores, self.meter.calls, log)
 
-    def _train(self, nfe: int, state: NfeState, learned: Mapping[int, SolverTable]) -> SolverTable:
-        """Return the trained table of one NFE; `learned` are those of other NFEs so far.
+    def _scores(
+        self, tables: Mapping[Goal, SolverTable], pack: SolverPack
+    ) -> dict[str, dict[str, Any]]:
+        """Return the scores of all tables by their names in the pack; a part's say its strength."""
+        goals = {goal: str(goal.nfe) for goal in tables if goal.strength is None}
+        goals |= {goal: table.part_name for goal, table in tables.items() if goal.strength}
+        names = {name: goal for goal, name in goals.items()}
+        return {
+            name: dict(self.state.nfes[names[name].key].scores or {})
+            | ({"strength": names[name].strength} if names[name].strength else {})
+            for name in pack.named
+        }
+
+    def _train(
+        self, goal: Goal, state: NfeState, learned: Mapping[Goal, SolverTable]
+    ) -> SolverTable:
+        """Return the trained table of one goal; `learned` are those of other goals so far.
 
         A finished run needs no pairs.
         """
-        starts = self._starts(nfe, state, learned)
-        pairs = self.pairs or dict.fromkeys(_SETS, no_pairs(self.model))
+        starts = self._starts(goal, state, learned)
+        pairs = self._pairs_of(goal)
         if state.first_calls is None:
             state.first_calls = self.meter.calls
         task = Task(
-            model=self.model,
+            model=self._view(goal.strength),
             meter=self.meter,
             objective=self.objective,
             train=pairs["train"],
             validation=pairs["validation"],
-            nfe=nfe,
-            budget=self.plan.budget(nfe),
-            planned=self.plan.training[nfe],
+            goal=goal,
+            budget=self.plan.budget(goal),
+            planned=self.plan.training[goal],
             batcher=self.batcher,
             callback=self.callback,
             save=self.save,
@@ -378,27 +442,67 @@ class Run:
         self.save()
         return table
 
-    def _starts(self, nfe: int, state: NfeState, learned: Mapping[int, SolverTable]) -> list[Start]:
+    def _pairs_of(self, goal: Goal) -> dict[str, Pairs]:
+        return self.pairs.get(goal.strength) or dict.fromkeys(_SETS, no_pairs(self.model))
+
+    def _starts(
+        self, goal: Goal, state: NfeState, learned: Mapping[Goal, SolverTable]
+    ) -> list[Start]:
         """Return the tables to start from, best first."""
-        init, ending = self.settings.init, self.settings.ending
-        if self.given is not None:
-            return [GivenStart(self.given)]
-        if init != AUTO:
-            options = {"costs": self._costs()} if init.endswith(":gits") else {}
-            return [named_solver(self.model, init, nfe, ending, **options)]
+        if self.given is not None or self.settings.init != AUTO:
+            return [self._named_start(goal)]
+        view, ending = self._view(goal.strength), self.settings.ending
+        if goal.strength is None:
+            classical = candidates(view, goal.nfe, ending)
+        else:
+            classical = candidates(view, goal.nfe, ending, PART_SOLVERS, PART_SCHEDULES)
         search = Search(
-            model=self.model,
             settings=self.settings,
             meter=self.meter,
             batcher=self.batcher,
-            nfe=nfe,
-            planned=self.plan.search[nfe],
-            pairs=self.pairs.get("train") or no_pairs(self.model),
-            learned=learned,
+            goal=goal,
+            planned=self.plan.search[goal],
+            pairs=self._pairs_of(goal)["train"],
+            classical=classical,
+            near=partial(self._learned_starts, goal, learned),
             save=self.save,
             report=self._report,
         )
         return search.starts(state)
+
+    def _named_start(self, goal: Goal) -> Start:
+        """Return the start that the caller gave or named; for a strength, the same, moved there."""
+        init, ending, start = self.settings.init, self.settings.ending, self.given
+        if start is None:
+            options = {"costs": self._costs()} if init.endswith(":gits") else {}
+            named = named_solver(self.model, init, goal.nfe, ending, **options)
+            if goal.strength is None:
+                return named
+            start = named.table
+        if goal.strength is None:
+            return GivenStart(start)
+        return GivenStart(stretched(start, self._view(goal.strength).sigma_max))
+
+    def _learned_starts(
+        self, goal: Goal, learned: Mapping[Goal, SolverTable], best: Candidate
+    ) -> list[GivenStart]:
+        """Return starts from what was learned: the whole way's from the nodes of the nearest NFEs,
+        a strength's from the table of the next higher strength, moved to its level."""
+        if not self.settings.neighbours:
+            return []
+        if goal.strength is not None:
+            *_, nearest = (g for g in learned if g.nfe == goal.nfe)
+            level = self._view(goal.strength).sigma_max
+            label = f"learned {nearest.title}, moved"
+            return [GivenStart(stretched(learned[nearest], level), f"learned {nearest.key}", label)]
+        whole = {g.nfe: table for g, table in learned.items() if g.strength is None}
+        below = max((n for n in whole if n < goal.nfe), default=None)
+        above = min((n for n in whole if n > goal.nfe), default=None)
+        return [
+            neighbour_start(self.model, whole[n], best, goal.nfe)
+            for n in (below, above)
+            if n is not None
+        ]
 
     def _costs(self) -> Costs:
         """Return the costs that the schedule gits needs; measured once and saved."""
@@ -409,6 +513,11 @@ class Run:
             )
             self.save()
         return Costs(*self.state.costs)
+
+
+def _by_strength(goal: Goal) -> tuple[float, int]:
+    """Sort goals by falling strength, and then by NFE."""
+    return -(goal.strength or 1.0), goal.nfe
 
 
 def _training_facts(settings: Settings, objective: Objective, calls: int) -> dict[str, Any]:

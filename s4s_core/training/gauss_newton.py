@@ -106,7 +106,7 @@ class GaussNewton(Method):
         def train(k: int, iterations: int) -> None:
             if not _train_start(task, parameters[k], runs, k, iterations):
                 state.add_log(
-                    f"NFE {task.nfe}: training from {starts[k].label} was given up because its "
+                    f"{task.goal.title}: training from {starts[k].label} was given up because its "
                     "results are not finite."
                 )
 

@@ -11,6 +11,7 @@ from ..names import MEASURES
 from ..table import SolverTable
 from ..teacher import Pairs
 from .method import Method, Start
+from .settings import Goal
 from .state import NfeState
 from .task import Task
 
@@ -99,14 +100,14 @@ def _score(
     best = min(marks, key=lambda k: marks[k].loss)
     if WORST in (result.loss, marks[best].loss):
         raise TrainingDiverged(
-            f"The results of {task.nfe} NFE on held-out noise are not finite: try another "
+            f"The results of {task.goal.title} on held-out noise are not finite: try another "
             "precision."
         )
     state.add_log()
     if result.loss > marks[best].loss:
         state.add_log(
-            f"NFE {task.nfe}: training did not help on held-out noise ({result.rmse:.4g} against "
-            f"{marks[best].rmse:.4g}), so {starts[best].label} is kept."
+            f"{task.goal.title}: training did not help on held-out noise ({result.rmse:.4g} "
+            f"against {marks[best].rmse:.4g}), so {starts[best].label} is kept."
         )
         result, state.kept = marks[best], best
     initial = marks[starts.index(trained[0])].rmse
@@ -122,7 +123,7 @@ def _score(
         scores |= _classical_scores(
             {s.label: known[s.label] for s in starts if isinstance(s, Candidate)}
         )
-        state.add_log(*_worse(task.nfe, scores))
+        state.add_log(*_worse(task.goal, scores))
     state.scores = scores
 
 
@@ -138,23 +139,26 @@ def _classical_scores(known: Mapping[str, Mark]) -> dict[str, float | str]:
     return scores | {"classical_look": look} if look else scores
 
 
-def _worse(nfe: int, scores: dict[str, Any]) -> Iterator[str]:
+def _worse(goal: Goal, scores: dict[str, Any]) -> Iterator[str]:
     """Yield a warning for every score that is worse than the best classical solver's."""
     for ours, (title, theirs) in MEASURES.items():
         if ours in scores and theirs in scores and scores[ours] > scores[theirs]:
             yield (
-                f"NFE {nfe}: the {title} on held-out noise ({scores[ours]:.4g}) is worse than the "
-                f"best classical solver's ({scores[theirs]:.4g}), although the loss that was "
+                f"{goal.title}: the {title} on held-out noise ({scores[ours]:.4g}) is worse than "
+                f"the best classical solver's ({scores[theirs]:.4g}), although the loss that was "
                 "trained is not."
             )
 
 
 def not_falling(scores: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a warning for every NFE whose error is not below that of the NFE before it."""
-    known = sorted((int(nfe), float(each["rmse"])) for nfe, each in scores.items())
+    """Yield a warning for every NFE whose error is not below that of the NFE before it.
+
+    Parts are left out: their errors are small enough for chance to decide.
+    """
+    known = sorted((int(n), float(each["rmse"])) for n, each in scores.items() if "@" not in n)
     for (fewer, before), (nfe, error) in pairwise(known):
         if error >= before:
             yield (
-                f"NFE {nfe}: the error does not fall ({error:.4g}, at {fewer} NFE {before:.4g}): "
+                f"{nfe} steps: the error does not fall ({error:.4g}, at {fewer} {before:.4g}): "
                 f"use {fewer} steps, or train again with another seed or more effort."
             )

@@ -1,7 +1,7 @@
-"""The search for starts: classical solvers race, and then the learned nodes of other NFEs."""
+"""The search for starts: classical solvers race, and then what other goals have learned."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..candidates import (
@@ -10,16 +10,13 @@ from ..candidates import (
     Candidate,
     R,
     Racer,
-    candidates,
     mean_error,
     rank,
 )
-from ..model import Model
-from ..table import SolverTable
 from ..teacher import Pairs
 from .memory import Batcher
-from .method import GivenStart, Start, neighbour_start
-from .settings import Settings
+from .method import GivenStart, Start
+from .settings import Goal, Settings
 from .state import NfeState, label_of
 from .task import SEARCH, Event, Meter
 
@@ -33,52 +30,51 @@ def kept_classical(settings: Settings) -> int:
 
 @dataclass(frozen=True)
 class Search:
-    """The search of one NFE.
+    """The search of one goal.
 
-    planned: the most model calls that it makes. pairs: the first of them are raced on. learned: the
-    tables of other NFEs so far. save and report: called after each measurement.
+    planned: the most model calls that it makes. pairs: the first of them are raced on. classical:
+    the candidates. near(best): starts made of what other goals have learned, given the best
+    classical solver. save and report: called after each measurement.
     """
 
-    model: Model
     settings: Settings
     meter: Meter
     batcher: Batcher
-    nfe: int
+    goal: Goal
     planned: int
     pairs: Pairs
-    learned: Mapping[int, SolverTable]
+    classical: Sequence[Candidate]
+    near: Callable[[Candidate], list[GivenStart]]
     save: Callable[[], None]
     report: Callable[[Event], None]
 
     def starts(self, state: NfeState) -> list[Start]:
         """Return the tables to start from, best first. The search is made once and saved."""
-        classical = candidates(self.model, self.nfe, self.settings.ending)
         if state.ranked is None:
-            self._rank(state, classical)
+            self._rank(state)
         labels = [label_of(entry) for entry in state.ranked or []]
-        chosen = {each.label: each for each in classical if each.label in labels}
+        chosen = {each.label: each for each in self.classical if each.label in labels}
         best = chosen[next(label for label in labels if label in chosen)]
-        near = {each.label: each for each in self._neighbours(best)}
+        near = {each.label: each for each in self.near(best)}
         return [chosen.get(label) or near[label] for label in labels]
 
-    def _rank(self, state: NfeState, classical: list[Candidate]) -> None:
-        """Rank the classical solvers, and the learned nodes with the best one's weights.
+    def _rank(self, state: NfeState) -> None:
+        """Rank the classical solvers, and starts that were learned.
 
         The mean error of a pair decides: like the loss that is trained, it is not dominated by the
         few pairs that end in another picture. What is measured is saved.
         """
         raced = state.raced = {} if state.raced is None else state.raced
-        before = self.meter.calls - self.nfe * sum(map(len, raced.values()))
-        runs = self.planned // self.nfe
+        nfe, strength = self.goal
+        before = self.meter.calls - nfe * sum(map(len, raced.values()))
+        runs = self.planned // nfe
 
         def report(count: int, best: Racer) -> None:
             # A batch that ran out of memory is not counted.
-            self.meter.calls = calls = before + self.nfe * count
+            self.meter.calls = calls = before + nfe * count
             self.save()
-            done = min(1.0, count / runs)
-            self.report(
-                Event(SEARCH, self.nfe, count, runs, calls=calls, done=done, table=best.table)
-            )
+            done, table = min(1.0, count / runs), best.table
+            self.report(Event(SEARCH, nfe, count, runs, None, None, calls, done, table, strength))
 
         def race(racers: Sequence[R], rounds: Sequence[tuple[int, int]]) -> list[tuple[float, R]]:
             pairs = self.pairs[:SEARCH_PAIRS]
@@ -88,21 +84,9 @@ class Search:
 
             return self.batcher.call(run)
 
-        best = race(classical, SEARCH_ROUNDS)[: kept_classical(self.settings)]
-        near = self._neighbours(best[0][1])
+        best = race(self.classical, SEARCH_ROUNDS)[: kept_classical(self.settings)]
+        near = self.near(best[0][1])
         ranked: list[tuple[float, Start]] = [*best, *(race(near, ()) if near else [])]
         ranked.sort(key=lambda each: math.inf if math.isnan(each[0]) else each[0])
         state.ranked, state.raced = [start.label for _, start in ranked], None
         self.save()
-
-    def _neighbours(self, solver: Candidate) -> list[GivenStart]:
-        """Return starts with the learned nodes of the nearest NFE below and above."""
-        if not self.settings.neighbours:
-            return []
-        below = max((n for n in self.learned if n < self.nfe), default=None)
-        above = min((n for n in self.learned if n > self.nfe), default=None)
-        return [
-            neighbour_start(self.model, self.learned[n], solver, self.nfe)
-            for n in (below, above)
-            if n is not None
-        ]

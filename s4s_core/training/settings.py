@@ -27,6 +27,9 @@ _MOST = 10**12
 _SEEDS = 2**43 - 1
 """Seeds of pairs are a million times larger, and must fit into 64 bits."""
 
+STRENGTHS = 0.01, 0.99
+"""The lowest and the highest strength that can be trained."""
+
 REMOVED = {"central": False}
 """Options of earlier versions, with the only value that is still accepted (and ignored)."""
 
@@ -49,6 +52,28 @@ def upgraded(options: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(known.get("consistent"), bool):
         known["consistent"] = "all" if known["consistent"] else "free"
     return known
+
+
+class Goal(NamedTuple):
+    """What one table is trained for: its model calls, and the strength that it begins at.
+
+    The strength is the denoise of hosts; None is the whole way.
+    """
+
+    nfe: int
+    strength: float | None = None
+
+    @property
+    def key(self) -> str:
+        """The name of the goal in saved runs."""
+        return str(self.nfe) if self.strength is None else f"{self.nfe}@{self.strength:g}"
+
+    @property
+    def title(self) -> str:
+        """The goal in words, for progress, logs and errors."""
+        if self.strength is None:
+            return f"{self.nfe} steps"
+        return f"{self.nfe} steps at strength {self.strength:g}"
 
 
 class Sizes(NamedTuple):
@@ -77,6 +102,8 @@ class Settings:
     """A key of names.METHODS."""
     nfes: tuple[Annotated[int, between(1, MAX_NFE)], ...] = (5,)
     """Model calls per image; one table is trained for each."""
+    strengths: tuple[Annotated[float, between(*STRENGTHS)], ...] = ()
+    """Strengths below 1 (the denoise of hosts) that each of the NFEs is also trained for."""
     seed: Annotated[int, between(-_SEEDS, _SEEDS)] = 0
     """Seed of the noise and the conditions of all pairs."""
     budget: Annotated[int, between(1, _MOST)] | None = None
@@ -135,6 +162,7 @@ class Settings:
         if not self.nfes:
             raise TrainingError("nfes must name at least one step count.")
         object.__setattr__(self, "nfes", tuple(sorted(set(self.nfes))))
+        object.__setattr__(self, "strengths", tuple(sorted(set(self.strengths), reverse=True)))
         check_name(METHODS, "method", self.method, TrainingError)
         if self.objective != AUTO:
             check_name(OBJECTIVES, "objective", self.objective, ObjectiveError)
@@ -186,6 +214,11 @@ class Settings:
         return tuple(order)
 
     @property
+    def goals(self) -> tuple[Goal, ...]:
+        """All tables to train, in order: the whole way first, then the strengths, falling."""
+        return tuple(Goal(n, s) for s in (None, *self.strengths) for n in self.training_order)
+
+    @property
     def limit(self) -> int | None:
         """The budget, or the method's default."""
         return self.budget or self.entry.default_budget
@@ -196,6 +229,11 @@ class Settings:
         fitting = Sizes.of_budget(self.limit or EFFORTS["normal"])
         given = self.samples, self.validation, self.held_out
         return Sizes(*(told or found for told, found in zip(given, fitting, strict=True)))
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs are drawn in all: each strength has its own, from the same pictures."""
+        return sum(self.sizes) * (1 + len(self.strengths))
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Settings":

@@ -33,7 +33,7 @@ History = list[list[float]]
 
 @dataclass
 class NfeState:
-    """Progress of one NFE. A field is None until it is known.
+    """Progress of one goal. A field is None until it is known.
 
     raced: squared errors that the search has measured, by label.
     ranked: labels of the starts that the search found, best first (version 0.1: [solver, order,
@@ -80,7 +80,7 @@ class NfeState:
 class RunState:
     """Everything that a run needs to resume. `calls` is None until the pairs are drawn.
 
-    drawn: how many pairs are drawn.
+    drawn: how many pairs are drawn. nfes: the progress of each goal, by its key.
     movements: how far teachers move when their calls are doubled, as far as it is measured.
     teacher: [solver, order] of the teacher that the run chose, if it was to choose one.
     """
@@ -154,9 +154,11 @@ def _current_identity(plain: dict[str, Any]) -> dict[str, Any]:
 def compared(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that a run must share to be resumed: all but the batch.
 
-    A batch is as large as memory allows, and changes results by rounding only.
+    A batch is as large as memory allows, and changes results by rounding only. Strengths count
+    where there are any: runs of earlier versions have none.
     """
-    return {name: value for name, value in settings.items() if name != "batch"}
+    left = {name: value for name, value in settings.items() if name != "batch"}
+    return left if left.get("strengths") else {k: v for k, v in left.items() if k != "strengths"}
 
 
 def is_from_version_0_1(path: StrPath | None) -> bool:

@@ -18,6 +18,7 @@ from ..table import SolverTable
 from ..teacher import Pairs
 from .distributed import is_first
 from .memory import Batcher
+from .settings import Goal
 
 CHOICE, TEACHER, SEARCH, SCORING = "choice", "teacher", "search", "scoring"
 """Phases of every run; those between SEARCH and SCORING are the method's own."""
@@ -25,6 +26,8 @@ CHOICE, TEACHER, SEARCH, SCORING = "choice", "teacher", "search", "scoring"
 
 class Event(NamedTuple):
     """Progress of a run. Fields that a phase does not know are None.
+
+    nfe and strength: those of the goal that is being trained.
 
     Phases are "choice" (its steps are teachers to choose from), "teacher" (pairs), "search" (runs
     of classical solvers), "gauss-newton" or the names of what a gradient phase learns, and
@@ -42,6 +45,12 @@ class Event(NamedTuple):
     calls: int = 0
     done: float = 0.0
     table: SolverTable | None = None
+    strength: float | None = None
+
+    @property
+    def goal(self) -> Goal | None:
+        """What is being trained, if the phase is about one table."""
+        return None if self.nfe is None else Goal(self.nfe, self.strength)
 
 
 Callback = Callable[[Event], object]
@@ -82,9 +91,10 @@ class NotFinite(ArithmeticError):
 
 @dataclass(kw_only=True)
 class Task:
-    """The training of one NFE: everything but the parameters.
+    """The training of one goal: everything but the parameters.
 
-    budget: model calls for this NFE, or None. planned: model calls that it will make at most.
+    model: for a strength, the model as it is `Below` that level. budget: model calls for this goal,
+    or None. planned: model calls that it will make at most.
     scale: the validation error above which a sample counts less (gauss_newton), once it is known.
     path: the file that `save` writes, if there is one.
     """
@@ -94,7 +104,7 @@ class Task:
     objective: Objective
     train: Pairs
     validation: Pairs
-    nfe: int
+    goal: Goal
     budget: int | None
     planned: int
     batcher: Batcher
@@ -106,6 +116,10 @@ class Task:
 
     def __post_init__(self) -> None:
         self.best: tuple[float, SolverTable | None] = math.inf, None
+
+    @property
+    def nfe(self) -> int:
+        return self.goal.nfe
 
     def denoise(
         self,
@@ -161,11 +175,11 @@ class Task:
             return sample(self.meter, part.x, table, part.cond)
 
     def exceeds_budget(self, calls: int) -> bool:
-        """Would `calls` more exceed the budget of this NFE, if it has one?"""
+        """Would `calls` more exceed the budget of this goal, if it has one?"""
         return self.budget is not None and self.total_after(calls) > self.budget
 
     def total_after(self, calls: int) -> int:
-        """Return the model calls of this NFE after `calls` more."""
+        """Return the model calls of this goal after `calls` more."""
         return self.meter.calls - self.first_calls + calls
 
     def initial_errors(self, table: SolverTable) -> torch.Tensor:
@@ -173,7 +187,7 @@ class Task:
         errors = self.errors(table, self.validation)
         if not bool(errors.isfinite().all()):
             raise TrainingDiverged(
-                f"The initial table of {self.nfe} NFE gives NaN or infinity: start from another "
+                f"The initial table of {self.goal.title} gives NaN or infinity: start from another "
                 "solver or schedule."
             )
         return errors
@@ -184,7 +198,7 @@ class Task:
         if self.path and Path(self.path).exists():
             advice = f"The best table so far is kept in the saved run {self.path}."
         return TrainingDiverged(
-            f"The loss is not finite at {step} of {self.nfe} NFE, four times in a row. {advice}",
+            f"The loss is not finite at {step} of {self.goal.title}, four times in a row. {advice}",
             table,
         )
 
@@ -208,7 +222,8 @@ class Task:
         if self.callback is not None:
             calls, (error, best) = self.meter.calls, self.best
             done = min(1.0, self.total_after(0) / self.planned)
-            self.callback(Event(phase, self.nfe, step, total, loss, error, calls, done, best))
+            nfe, strength = self.goal
+            self.callback(Event(phase, nfe, step, total, loss, error, calls, done, best, strength))
 
     def report_scored(self, step: int, total: int) -> None:
         """Save the state and say how many tables are scored; in the first process only."""
@@ -219,7 +234,10 @@ class Task:
         if self.callback is not None:
             calls, (error, best) = self.meter.calls, self.best
             known, done = None if best is None else error, step / total
-            self.callback(Event(SCORING, self.nfe, step, total, None, known, calls, done, best))
+            nfe, strength = self.goal
+            self.callback(
+                Event(SCORING, nfe, step, total, None, known, calls, done, best, strength)
+            )
 
     def keep_best(self, validation: float, table: SolverTable) -> None:
         """Keep a table for the listener if its validation error is the lowest so far."""

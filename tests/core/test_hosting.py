@@ -1,5 +1,6 @@
 """Packs in hosts that work with lists of sigmas: which table runs, and its result."""
 
+import math
 import re
 
 import numpy as np
@@ -7,20 +8,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import PROBLEMS
 
 from s4s_core import SolverPack, classical_table, sample, schedule
 from s4s_core.errors import HostError, TableError
 from s4s_core.hosting import (
+    AS_GIVEN,
+    follows,
+    host_run,
     host_sigmas,
     image_metadata,
     mismatches,
     require_space,
     run_in_host,
-    table_for,
 )
 from s4s_core.mixture import GaussianMixture
-from s4s_core.slicing import from_node, until_node
+from s4s_core.schedules.closed import edm_levels
+from s4s_core.slicing import until_node
 
 SOLVER_NAMES = ["ipndm", "dpmpp", "unipc-bh2", "dpm-solver"]
 
@@ -42,15 +45,45 @@ def noise(sigma, count=3):
     return sigma * torch.randn(count, 6, generator=torch.Generator().manual_seed(0))
 
 
+LOWEST = 0.002
+
+
+def plain_of(model, steps, levels=1000):
+    """A host's plain schedule, as ComfyUI makes it: levels at equal distances in its list, and 0."""
+    known = levels_of(model, levels)
+    picked = [known[-(1 + int(k * levels / steps))] for k in range(steps)]
+    return torch.stack([*picked, torch.zeros(())]).float()
+
+
+def levels_of(model, count=1000):
+    """A host's list of a model's levels, ascending."""
+    if model.space == "flow":
+        return torch.linspace(1 / count, 1, count)
+    return torch.linspace(math.log(LOWEST), math.log(80.0), count).exp()
+
+
+def run_of(pack, sigmas, plain=True):
+    return host_run(pack, [float(sigma) for sigma in sigmas], LOWEST, plain)
+
+
+def table_of(pack, sigmas):
+    """What runs over a plain schedule, without a word to the user."""
+    table, notice = run_of(pack, sigmas)
+    assert notice is None
+    return table
+
+
 @pytest.mark.parametrize("nfe", [4, 6, 8])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
-def test_a_full_run_is_the_table(nfe, dtype):
-    pack, model = pack_of(), model_of()
-    sigmas = host_sigmas(pack, nfe).to(dtype)
-    x = noise(float(sigmas[0]))
-    assert table_for(pack, sigmas.double()) is pack[nfe]
-    expected = sample(model.denoise, x, pack[nfe])
-    assert torch.equal(run_in_host(model.denoise, x, pack, sigmas), expected)
+@pytest.mark.parametrize("space", ["ve", "flow"])
+def test_a_full_run_is_the_table(nfe, dtype, space):
+    """Whether the host's list is its own or the solver's."""
+    pack, model = pack_of(space=space), model_of(space)
+    for sigmas in (host_sigmas(pack, nfe).to(dtype), plain_of(model, nfe).to(dtype)):
+        x = noise(float(sigmas[0]))
+        assert table_of(pack, sigmas) == pack[nfe]
+        expected = sample(model.denoise, x, pack[nfe])
+        assert torch.equal(run_in_host(model.denoise, x, pack, sigmas, LOWEST), expected)
 
 
 @given(
@@ -72,53 +105,84 @@ def test_any_length_of_any_table_decreases_to_its_ending(ratios, ending, space, 
         assert np.allclose(sigmas[:: steps // table.steps], table.sigmas, rtol=1e-9)
 
 
-def test_a_low_strength_goes_below_the_last_node_above_zero():
-    pack = SolverPack.of(classical_table("euler", torch.tensor([80.0, 0.0]), 1, "ve"))
-    assert host_sigmas(pack, 2).tolist() == [80.0, 40.0, 0.0]
-    assert table_for(pack, host_sigmas(pack, 4)[-2:]).sigmas.tolist() == [20.0, 0.0]
-    pack = pack_of((4,))
-    starts = [float(host_sigmas(pack, int(4 / strength))[-5]) for strength in (0.5, 0.2, 0.1, 0.05)]
-    assert starts == sorted(set(starts), reverse=True) and starts[-1] < pack[4].sigmas[-2]
+@pytest.mark.parametrize("space", ["ve", "flow"])
+@pytest.mark.parametrize("ending", [0.0, 1e-3])
+@given(st.data())
+def test_any_piece_of_a_plain_schedule_runs_from_its_first_level_in_as_many_calls(
+    space, ending, data
+):
+    """Any denoise, start step and end step, with as many steps as anybody asks for."""
+    pack, model = pack_of(space=space, ending=ending), model_of(space)
+    total = data.draw(st.integers(1, 400))
+    start = data.draw(st.integers(0, total - 1))
+    stop = data.draw(st.integers(start + 1, total))
+    sigmas = plain_of(model, total)[start : stop + 1]
+    assert follows(levels_of(model), sigmas)
+    whole = start == 0 and stop == total
+    if whole and total not in pack.nfes or sigmas[0] <= ending:
+        return
+    table = table_of(pack, sigmas)
+    assert table.nfe == stop - start
+    assert table.sigmas[0] == pytest.approx(float(sigmas[0]), rel=1e-6)
+    assert table.ending == pytest.approx(max(float(sigmas[-1]), ending), rel=1e-6)
 
 
-def test_a_run_at_full_strength_takes_the_table_of_as_many_steps():
-    """With any scheduler; a last sigma of nearly zero counts as zero."""
-    pack, sigmas = pack_of(), schedule("uniform", 6, model_of())
-    assert table_for(pack, sigmas) is pack[6]
-    sigmas[-1] = 1e-6
-    assert table_for(pack, sigmas) is pack[6]
+@pytest.mark.parametrize("space", ["ve", "flow"])
+@pytest.mark.parametrize("steps", [3, 5, 20])
+def test_other_schedules_are_not_the_plain_one(space, steps):
+    model = model_of(space)
+    levels, plain = levels_of(model), plain_of(model, steps)
+    karras = edm_levels(space, float(levels[-1]), float(levels[0]), steps - 1)
+    normal = levels[torch.linspace(999, 0, steps).round().long()]  # ends at the lowest level, and 0
+    pushed = plain.clone()
+    pushed[1] = (pushed[0] * pushed[1]).sqrt()
+    for other in (torch.cat([karras, torch.zeros(1)]), torch.cat([normal, torch.zeros(1)]), pushed):
+        assert not follows(levels, other.float())
+    assert not follows(levels, plain.flip(0)) and not follows(levels, plain[:1])
+    forced = torch.cat([plain[:-2], torch.zeros(1)])  # KSampler (Advanced), without leftover noise
+    assert follows(levels, forced) and follows(levels, plain.half())
 
 
-def stopped(start, stop):
-    return schedule("uniform", 12, model_of())[start : stop + 1]
+@pytest.mark.parametrize("space, form", [("ve", "noise"), ("ve", "data"), ("flow", "velocity")])
+def test_other_schedules_run_as_given_and_say_so(space, form):
+    solver = "dpmpp" if form == "data" else "ipndm"
+    pack, model = pack_of(space=space, solver=solver), model_of(space)
+    sigmas = torch.cat([edm_levels(space, float(pack.begins), 0.01, 5), torch.zeros(1)]).float()
+    table, notice = run_of(pack, sigmas, plain=False)
+    assert table == classical_table(solver, sigmas.double(), 2, space) and notice == AS_GIVEN
+    told = []
+    x = noise(float(sigmas[0]))
+    run_in_host(model.denoise, x, pack, sigmas, LOWEST, plain=False, tell=told.append)
+    assert told == [AS_GIVEN]
+    again = torch.cat([sigmas[:2], sigmas[1:]])  # a level twice is no step
+    assert run_of(pack, again, plain=False).table == table
 
 
 @pytest.mark.parametrize(
     "sigmas, options, message",
     [
-        (host_sigmas(pack_of(), 5), {}, "no table for 5 steps.*one of 4, 6, 8"),
-        # A split list of another scheduler, or leftover noise, must not run on to 0.
-        *((stopped(0, n), {}, "Let it run to the end, .* 's4s' at one of 4, 6, 8") for n in (6, 8)),
-        *((stopped(3, n), {}, "Let it run to the end") for n in (6, 8, 11)),
-        (host_sigmas(pack_of(), 12)[2:9], {}, "cannot stop at noise level"),
+        (plain_of(model_of(), 5), {}, "no table for 5 steps.*one of 4, 6, 8"),
         ([0.05, 0.01], {"ending": 0.1}, "Raise the denoise strength"),
+        ([0.0, 1.0, 80.0], {}, "unsampling is not supported"),
+        ([3.0, 1.0, 2.0], {}, "unsampling is not supported"),
     ],
 )
 def test_runs_that_no_table_can_make_are_refused(sigmas, options, message):
-    with pytest.raises(HostError, match=message):
-        table_for(pack_of(**options), sigmas)
+    for plain in (True, False) if "table" not in message else (True,):
+        with pytest.raises(HostError, match=message):
+            run_of(pack_of(**options), sigmas, plain)
 
 
 @pytest.mark.parametrize("solver", SOLVER_NAMES)
 def test_every_window_of_a_table_runs_just_its_nodes(solver):
-    """A refiner, or KSampler (Advanced), splits a list of sigmas between two runs."""
+    """Where a list of the learned levels is split between two runs."""
     pack = pack_of(solver=solver)
     sigmas = pack[8].sigmas
     steps = len(sigmas) - 1
     for start in range(steps):
         for stop in range(start + 1, steps + 1):
             part = sigmas[start : stop + 1]
-            table = table_for(pack, part)
+            table = table_of(pack, part)
             assert table.sigmas.tolist() == part.tolist()
             assert table.nfe == (stop - start) * 8 // steps
 
@@ -132,58 +196,18 @@ def test_the_first_part_of_a_predictor_corrector_is_the_run_up_to_there():
     assert torch.allclose(sample(model.denoise, x, until_node(pack[6], 3)), seen[3])
 
 
-@pytest.mark.parametrize("solver", SOLVER_NAMES)
-@pytest.mark.parametrize("space", ["ve", "flow"])
-@pytest.mark.parametrize("share", [0.1, 0.37, 0.5, 0.93])
-def test_a_partial_run_begins_at_the_sigma_it_is_given(solver, space, share):
-    pack = pack_of(solver=solver, space=space)
-    sigmas = host_sigmas(pack, 9)
-    sigmas = sigmas[round(9 * (1 - share)) :] * 0.97
-    table = table_for(pack, sigmas)
-    assert table.sigmas[0] == pytest.approx(float(sigmas[0]), rel=1e-12)
-    assert abs(table.nfe - (len(sigmas) - 1)) <= 4
-
-
-@pytest.mark.parametrize("solver", SOLVER_NAMES)
-@pytest.mark.parametrize("start", range(4))
-def test_a_partial_run_lands_near_the_exact_solution(solver, start):
-    """A fine table entered anywhere still solves the ODE: the moved node loses no order."""
-    problem = PROBLEMS["ve"]
-    nodes = problem.nodes(64)
-    table = classical_table(solver, nodes, 2, problem.model.space)
-    at = 1 + 2 * start
-    sigma = float((nodes[at] * nodes[at + 1]).sqrt())
-    moved = from_node(table, at, sigma)
-    exact = problem.truth([sigma, problem.end])
-    got = sample(problem.model.denoise, exact[0], moved)
-    crude = sample(problem.model.denoise, exact[0], from_node(table, at))
-    error, without = ((r - exact[1]).abs().max() for r in (got, crude))
-    assert error < 0.02 * exact[1].abs().max()
-    assert error < without / 3
-
-
-def test_the_table_with_the_nearest_number_of_calls_is_entered():
-    pack = pack_of((4, 8, 16))
-    sigma = float(pack[8].sigmas[4]) * 1.01
-    for asked, nfe in ((2, 4), (4, 8), (8, 16)):
-        sigmas = np.append(np.geomspace(sigma, 0.01, asked), 0)
-        assert abs(table_for(pack, sigmas).nfe - nfe // 2) <= 1
-
-
-def test_among_tables_with_equal_calls_left_the_nearest_node_is_entered():
-    near = [10.0, 8.0, 4.1, 2.0, 1.0, 0.0]
-    far = [10.0, 3.0, 1.5, 0.5, 0.0]
-    nodes = (torch.tensor(n, dtype=torch.float64) for n in (near, far))
-    pack = SolverPack.of(*(classical_table("euler", n, 1, "ve") for n in nodes))
-    assert table_for(pack, [4.0, 2.5, 1.2, 0.0]).sigmas.tolist() == [4.0, 2.0, 1.0, 0.0]
+def test_a_model_with_another_range_begins_where_it_begins():
+    """Its mismatch is a warning; the levels are its own."""
+    pack = pack_of()
+    for top in (14.6, 700.0):
+        sigmas = torch.cat([torch.linspace(top, 1.0, 6), torch.zeros(1)])
+        assert table_of(pack, sigmas).sigmas[0] == pytest.approx(top)
 
 
 def test_edges_of_runs():
-    """One sigma runs nothing, a node cannot pass the next one, and spaces must agree."""
+    """One sigma runs nothing, and spaces must agree."""
     x, pack = noise(1.0), pack_of()
-    assert run_in_host(None, x, pack, [0.5]) is x
-    with pytest.raises(TableError, match="past the next node"):
-        from_node(pack[6], 2, float(pack[6].sigmas[3]))
+    assert run_in_host(None, x, pack, [0.5], LOWEST) is x
     with pytest.raises(TableError, match="cannot stop"):
         until_node(pack[6], 0)
     require_space(pack, "ve")

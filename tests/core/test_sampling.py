@@ -10,7 +10,7 @@ from s4s_core.classical import classical_table
 from s4s_core.errors import ModelError, TableError
 from s4s_core.names import SOLVERS
 from s4s_core.sampling import Cursor, advance, call_vectors, compiled, evaluate, run, sample
-from s4s_core.slicing import from_node, nearest_node
+from s4s_core.slicing import from_node
 
 SINGLE_STEP = {"dpm-solver": 2, "heun": 2}
 
@@ -142,11 +142,6 @@ def test_a_late_start_of_a_predictor_corrector_refills_both_arrays(order):
     if order == 3:  # the full-order warm-up rows of the refill are the exponential Lagrange rule
         rule = classical_table("exp-lagrange", nodes[2:], 3, "ve").coefficients["b"]
         np.testing.assert_allclose(late["b"], rule, rtol=1e-10)
-
-
-def test_the_nearest_node_is_measured_in_log_sigma():
-    table = classical_table("euler", [10.0, 1.0, 0.1, 0.0], space="ve")
-    assert [nearest_node(table, s) for s in (50.0, 3.5, 3.0, 0.3, 0.0)] == [0, 0, 1, 2, 2]
 
 
 @pytest.mark.parametrize("name", ["unipc-bh2", "ipndm", "dpm-solver"])

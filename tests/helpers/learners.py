@@ -13,6 +13,7 @@ from s4s_core.objectives import L2
 from s4s_core.teacher import default_teacher, draw_pairs
 from s4s_core.training.fit import fit
 from s4s_core.training.memory import Batcher
+from s4s_core.training.settings import Goal
 from s4s_core.training.task import CHOICE, SCORING, SEARCH, TEACHER, Meter, Task
 
 METHODS = ("s4s", "s4s-alt", "joint", "ld3")
@@ -114,7 +115,7 @@ def task_of(model, nfe=4, samples=8, validation=6, batch=8, budget=10**6, **opti
         objective=L2(),
         train=train,
         validation=valid,
-        nfe=nfe,
+        goal=Goal(nfe),
         budget=budget,
         planned=budget,
         batcher=Batcher(batch, meter),

@@ -13,7 +13,7 @@ from learners import Counted, changed, message_of, small
 
 from s4s_core.app.plan import RunProgress
 from s4s_core.errors import TrainingError
-from s4s_core.names import EFFORTS, FURTHER_SHARE, METHODS
+from s4s_core.names import EFFORTS, FURTHER_SHARE, METHODS, PART_SHARE
 from s4s_core.training.fit import fit
 from s4s_core.training.gradient import GradientMethod
 from s4s_core.training.plan import CallPlan, plan_of
@@ -106,21 +106,24 @@ def test_without_a_budget_a_gradient_method_makes_the_calls_that_are_planned(met
     setup=st.integers(0, 20_000),
     pairs=st.sampled_from([{}, {"samples": 200, "validation": 3}, {"held_out": 1}]),
     neighbours=st.booleans(),
+    strengths=st.lists(st.sampled_from([0.3, 0.5, 0.75]), max_size=2, unique=True).map(tuple),
 )
 def test_no_plan_exceeds_its_budget(
-    nfes, more, inclusive, method, init, teacher, choice, setup, pairs, neighbours
+    nfes, more, inclusive, method, init, teacher, choice, setup, pairs, neighbours, strengths
 ):
     """Whatever the settings are, if the budget is not refused."""
     told = {"inclusive": inclusive, "method": method, "init": init, "neighbours": neighbours}
-    settings = Settings(nfes=tuple(sorted(nfes)), budget=1 + more, **told, **pairs)
+    told |= {"nfes": tuple(sorted(nfes)), "strengths": strengths}
+    settings = Settings(budget=1 + more, **told, **pairs)
     plan = CallPlan(settings, teacher, choice, setup)
-    while lacking := max(plan.lacking(nfe, 1) for nfe in nfes):
+    while lacking := max(plan.lacking(goal, 1) for goal in plan.order):
         settings = replace(settings, budget=settings.budget + lacking)
         plan = CallPlan(settings, teacher, choice, setup)
     budget = settings.budget
-    assert all(0 < plan.training[nfe] <= plan.budget(nfe) <= budget for nfe in nfes)
+    assert all(0 < plan.training[goal] <= plan.budget(goal) <= budget for goal in plan.order)
     if inclusive:
         further = FURTHER_SHARE * budget * (len(nfes) - 1)
+        further += len(strengths) * (PART_SHARE * budget * len(nfes) + plan.pairs)
         assert plan.total <= setup + budget + further + 1e-6, "what floats may round"
     others = sum(map(sum, (plan.search.values(), plan.scoring.values())))
     parts = setup + plan.choice + plan.pairs + others + sum(plan.training.values())

@@ -17,7 +17,6 @@ from s4s_core.app.folders import (
 )
 from s4s_core.errors import S4SError, SolverFileError
 from s4s_core.solver_file import dump_solver, load_solver_bytes, load_unchanged, merge_packs
-from s4s_core.table import SolverPack
 
 from . import markup
 from .charts import table_charts
@@ -103,7 +102,7 @@ def merge(names: Any, title: Any) -> Any:
     pack = merge_packs([load_unchanged(find_solver(name)) for name in names])
     title = text({"name": title}, "name").strip()[:80]
     if title:
-        pack = SolverPack(pack.tables, {**pack.metadata, "name": title})
+        pack = pack.described({**pack.metadata, "name": title})
     path = publish(dump_solver(pack), title or pack.metadata.get("name") or "merged")
     return _select(path.name)
 

@@ -1,0 +1,103 @@
+"""Runs over a part of the way: below full strength, or up to a level above the end.
+
+A run from a level that the pack has learned for this number of calls takes that table. Any other
+has the weights of a classical solver, on nodes laid as the learned ones lie. Where it makes many
+more calls than any learned table does there, these nodes are no better than others, and it is a
+good classical solver on its own schedule. docs/benchmarks/strength.md measures all three.
+"""
+
+import numpy as np
+
+from .classical import classical_table
+from .schedules.closed import edm_levels
+from .slicing import lay_nodes, levels_at, places_of
+from .spaces import CLIP
+from .table import Array, SolverPack, SolverTable
+
+NEAR = 0.5
+"""How far in log-SNR a run may begin from the first level of a table that was learned."""
+
+FINE = 1.6
+"""A run makes fine steps if it has this many times the calls of the learned table with the most."""
+
+FINE_SOLVER = ("unipc-bh2", 2)
+"""The best solver of fine steps, and without guidance also of coarse ones."""
+
+CLASSICAL = {"noise": ("ipndm", 2), "velocity": ("ipndm", 2), "data": ("dpmpp", 2)}
+"""The classical solver of each form: second order, because guidance breaks higher ones."""
+
+
+def classical_on(nodes: Array, form: str, space: str) -> SolverTable:
+    """Return the classical table of a form on given nodes."""
+    solver, order = CLASSICAL[form]
+    return classical_table(solver, nodes, order, space)
+
+
+def relaid(table: SolverTable, first: float, calls: int) -> SolverTable:
+    """Return the classical table of `calls` calls on nodes from `first` on, laid as a table's."""
+    return classical_on(lay_nodes(table, calls, first), table.form, table.space)
+
+
+def stretched(table: SolverTable, first: float) -> SolverTable:
+    """Return a table that begins at another level: nodes and calls move, the weights stay.
+
+    What lay at some place between the first node and the end lies there again.
+    """
+    begins = float(places_of(table, first))
+
+    def moved(places: Array) -> Array:
+        return levels_at(table, begins + (1 - begins / table.steps) * places)
+
+    nodes = moved(np.arange(table.steps + 1.0))
+    nodes[0], nodes[-1] = first, table.ending
+    calls = moved(places_of(table, table.call_sigmas))
+    calls[table.call_sigmas == table.sigmas[0]] = first
+    if table.space == "flow":
+        calls = np.minimum(calls, 1.0)
+    return table.replace(sigmas=nodes, call_sigmas=calls)
+
+
+def part_table(
+    pack: SolverPack, first: float, last: float, calls: int, lowest: float
+) -> SolverTable:
+    """Return the table of `calls` model calls from level `first` to `last`.
+
+    last: the pack's ending, or a level above it. lowest: the model's lowest level above 0.
+    """
+    near = [table for table in pack.named.values() if _distance(table, first) <= NEAR]
+    learned = [table for table in near if table.nfe == calls]
+    if learned and last <= pack.ending:
+        return stretched(min(learned, key=lambda table: _distance(table, first)), first)
+    source = max(near or pack.tables.values(), key=lambda table: table.nfe)
+    stop = None if last <= source.ending else last
+    end = source.steps if stop is None else places_of(source, stop)
+    if calls > FINE * source.nfe_per_step * float(end - places_of(source, first)):
+        return _fine(pack.space, first, last, min(lowest, first / 2), calls)
+    nodes = lay_nodes(source, calls, first, stop)
+    if source.guidance is not None:
+        return classical_on(nodes, source.form, pack.space)
+    solver, order = FINE_SOLVER
+    return classical_table(solver, nodes, order, pack.space)
+
+
+def _fine(space: str, first: float, last: float, lowest: float, calls: int) -> SolverTable:
+    """Return the solver of fine steps on its own schedule; before level 0, it calls at `lowest`."""
+    solver, order = FINE_SOLVER
+    if last > 0:
+        nodes = edm_levels(space, first, last, calls).numpy()
+        nodes[-1] = last
+    else:
+        nodes = np.append(edm_levels(space, first, lowest, calls - 1).numpy(), 0.0)
+    nodes[0] = first  # a flow model's level 1 is clipped
+    return classical_table(solver, nodes, order, space)
+
+
+def _log_snr(space: str, sigma: float) -> float:
+    """Return lambda = log(alpha / sigma), finite also where alpha is 0."""
+    alpha = max(1 - sigma, CLIP) if space == "flow" else 1.0
+    return float(np.log(alpha / sigma))
+
+
+def _distance(table: SolverTable, sigma: float) -> float:
+    """Return how far in log-SNR a level is from the first of a table."""
+    return abs(_log_snr(table.space, sigma) - _log_snr(table.space, float(table.sigmas[0])))
