@@ -130,6 +130,14 @@ def parse_steps(value: object) -> int:
     return int(text)
 
 
+def parse_strengths(text: object) -> tuple[float, ...]:
+    """Return the strengths in a text such as 0.3, 0.5; raise TrainingError if invalid."""
+    parts = [part for part in re.split(r"[,;\s]+", str(text).strip()) if part]
+    if not all(re.fullmatch(r"0?\.\d{1,4}", part) for part in parts):
+        raise TrainingError("Strengths must be numbers between 0 and 1, such as 0.3, 0.5, 0.75.")
+    return tuple(sorted({float(part) for part in parts}, reverse=True))
+
+
 def parse_step_counts(text: object) -> tuple[int, ...]:
     """Return the step counts in a text such as 4,5,6, ascending; raise TrainingError if invalid."""
     parts = [part for part in re.split(r"[,;\s]+", str(text).strip()) if part]

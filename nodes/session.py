@@ -28,6 +28,7 @@ from ..s4s_core.app.comfyui import (
 from ..s4s_core.errors import HostError, TrainingError
 from ..s4s_core.sampling import sample
 from ..s4s_core.spaces import as_float64
+from ..s4s_core.spacing import lay_nodes
 from ..s4s_core.table import SolverTable
 from ..s4s_core.teacher import Pairs, draw_noise
 from ..s4s_core.training.check import check_model
@@ -240,13 +241,21 @@ class SessionModel:
 
 
 class HostTeacher:
-    """A ComfyUI sampler as a teacher: (x, cond) -> result. `nfe` counts the last run's calls."""
+    """A ComfyUI sampler as a teacher: (x, cond) -> result. `nfe` counts the last run's calls.
+
+    begins: the noise level of x.
+    """
 
     def __init__(
-        self, model: SessionModel, sampler: SAMPLER, sigmas: torch.Tensor, name: str
+        self,
+        model: SessionModel,
+        sampler: SAMPLER,
+        sigmas: torch.Tensor,
+        name: str,
+        begins: float | None = None,
     ) -> None:
         self.model, self.sampler, self.sigmas = model, sampler, sigmas.to(model.device)
-        self.name, self.nfe = name, 0
+        self.name, self.nfe, self.begins = name, 0, begins or model.sigma_max
         self.key = f"{name} {[round(float(s), 6) for s in sigmas]}"
 
     def __call__(
@@ -257,6 +266,12 @@ class HostTeacher:
         for rows in self.model.calls(cond, x):
             out[rows] = self._run(x[rows], seed).to(x.dtype)
         return out
+
+    def below(self, level: float) -> "HostTeacher":
+        """Return the teacher that starts at a lower level: as many steps, laid as its own lie."""
+        levels = as_float64(self.sigmas).cpu().numpy()
+        nodes = torch.from_numpy(lay_nodes(levels, len(levels) - 1, level)).to(self.sigmas)
+        return HostTeacher(self.model, self.sampler, nodes, self.name, level)
 
     def require_deterministic(self) -> None:
         """Raise TrainingError if two runs from the same noise differ.
@@ -286,10 +301,10 @@ class HostTeacher:
 
         seeded = {} if seed is None else {"seed": seed}
         denoiser = Counting(model.guider, self.sigmas.clone())
-        denoiser.latent_image, denoiser.noise = torch.zeros_like(x), x / model.sigma_max
+        denoiser.latent_image, denoiser.noise = torch.zeros_like(x), x / self.begins
         result: torch.Tensor = self.sampler.sampler_function(
             denoiser,
-            x * (float(self.sigmas[0]) / model.sigma_max),
+            x * (float(self.sigmas[0]) / self.begins),
             self.sigmas.clone(),
             extra_args=model.extra_args | seeded | {"denoise_mask": None},
             callback=None,

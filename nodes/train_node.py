@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from ..s4s_core.app.comfyui import CLIP, CONDITIONING, LATENT, MODEL, SAMPLER, VAE
-from ..s4s_core.names import EFFORTS, efforts_text
+from ..s4s_core.names import EFFORTS, PART_SHARE, efforts_text
 from . import inputs
 from .inputs import InputTypes
 from .notices import Graph
@@ -78,13 +78,24 @@ class TrainSolver:
                     "SIGMAS",
                     {"tooltip": "The teacher's noise levels, instead of the scheduler above."},
                 ),
+                "strengths": (
+                    "STRING",
+                    {
+                        "default": "",
+                        "tooltip": "Also train for img2img, detailers and hires fix: denoise "
+                        "values below 1, such as 0.3, 0.5, 0.75. Each one costs "
+                        f"{PART_SHARE:g} of the effort for each step count. Empty: none; a "
+                        "solver then uses classical weights there.",
+                    },
+                ),
             },
             "hidden": {"graph": "PROMPT", "node": "UNIQUE_ID"},
         }
 
     @classmethod
-    def VALIDATE_INPUTS(cls, nfes: str | None) -> bool | str:
-        return inputs.validate(inputs.parse_step_counts, nfes)
+    def VALIDATE_INPUTS(cls, nfes: str | None, strengths: str | None = None) -> bool | str:
+        counts = inputs.validate(inputs.parse_step_counts, nfes)
+        return inputs.validate(inputs.parse_strengths, strengths) if counts is True else counts
 
     def train(
         self,
@@ -104,6 +115,7 @@ class TrainSolver:
         prompts: str = "",
         teacher: SAMPLER | None = None,
         teacher_sigmas: torch.Tensor | None = None,
+        strengths: str = "",
         graph: Graph | None = None,
         node: str | None = None,
     ) -> dict[str, Any]:
@@ -114,6 +126,7 @@ class TrainSolver:
             latent=latent_image,
             cfg=cfg,
             nfes=inputs.parse_step_counts(nfes),
+            strengths=inputs.parse_strengths(strengths),
             effort=effort,
             teacher=TeacherChoice(
                 teacher or teacher_sampler,

@@ -44,7 +44,7 @@ from ..s4s_core.table import SolverPack, SolverTable
 from ..s4s_core.teacher import Pairs, draw_noise
 from ..s4s_core.training.fit import STATE_VERSION, Result, fit
 from ..s4s_core.training.plan import CallPlan, plan_of
-from ..s4s_core.training.settings import Settings
+from ..s4s_core.training.settings import Goal, Settings
 from ..s4s_core.training.state import RunState
 from ..s4s_core.training.task import SEARCH, TEACHER, Event
 from . import notices
@@ -115,6 +115,7 @@ class TrainingRun:
     latent: LATENT
     cfg: float
     nfes: tuple[int, ...]
+    strengths: tuple[float, ...]
     effort: str
     teacher: TeacherChoice
     seed: int
@@ -153,7 +154,7 @@ class TrainingRun:
         model.fingerprint = key
         teacher = make_teacher(model, *self.teacher)
         budget, seed = EFFORTS[self.effort], self.seed % _LARGEST_SEED
-        settings = Settings(nfes=self.nfes, seed=seed, budget=budget)
+        settings = Settings(nfes=self.nfes, strengths=self.strengths, seed=seed, budget=budget)
         reporter = ProgressReporter(settings, self.node, Previews(model))
         trial = reporter.prepare(teacher)
         home = folders.data_home() / "comfyui"
@@ -173,6 +174,7 @@ class TrainingRun:
                 state=folder / STATE,
                 cache=folder,
                 batch=trial.batch,
+                strengths=self.strengths,
             )
         text = "\n".join([report(result), reporter.outcome(result)])
         return _Trained(result, text, self._about(model), reporter.previews.final(result), folder)
@@ -189,6 +191,7 @@ class TrainingRun:
             STATE_VERSION,
             self.cfg,
             self.nfes,
+            self.strengths,
             self.effort,
             self.seed,
             list(shape),
@@ -341,7 +344,7 @@ class ProgressReporter:
         seconds = self.time_left.update(self.plan.share(event))
         if event.phase == TEACHER:
             self.previews.teacher = event.table or self.previews.teacher
-        elif event.table is not None and self.throttle.ready():
+        elif event.table is not None and event.strength is None and self.throttle.ready():
             began = time.monotonic()
             title = "best classical solver" if event.phase == SEARCH else "S4S"
             self.image = self.previews.sheet(f"{title}, {event.nfe} calls, so far", event.table)
@@ -383,7 +386,11 @@ def _send_end(node: str | None, status: str, error: str | None = None) -> None:
 
 def report(result: Result) -> str:
     """Describe the result of a training."""
-    lines = [f"{nfe} steps: {_scores_text(scores)}." for nfe, scores in result.scores.items()]
+    lines = [
+        f"{Goal(table.nfe, result.scores[name].get('strength')).title}: "
+        f"{_scores_text(result.scores[name])}."
+        for name, table in result.pack.named.items()
+    ]
     lines.append("Errors to the teacher on new noise; in brackets the best of classical solvers.")
     return "\n".join(lines + result.log)
 

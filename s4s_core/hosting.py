@@ -18,7 +18,8 @@ from .metadata import hash_kind, model_hashes
 from .model import Denoiser, PlainDenoiser
 from .parts import classical_on, part_table
 from .sampling import ModelCall, sample
-from .slicing import from_node, lay_nodes, until_node
+from .slicing import from_node, until_node
+from .spacing import lay_nodes
 from .table import Array, SolverPack, SolverTable
 
 TOLERANCE = 2e-3
@@ -58,7 +59,7 @@ def host_sigmas(pack: SolverPack, steps: int) -> torch.Tensor:
     if steps in pack.tables and pack[steps].steps == steps:  # false for single-step tables
         return torch.tensor(pack[steps].sigmas)
     table = pack[min(pack.nfes, key=lambda nfe: (abs(nfe - steps), -nfe))]
-    return torch.tensor(lay_nodes(table, steps))
+    return torch.tensor(lay_nodes(table.sigmas, steps))
 
 
 def follows(levels: torch.Tensor, sigmas: torch.Tensor) -> bool:

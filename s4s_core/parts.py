@@ -10,8 +10,8 @@ import numpy as np
 
 from .classical import classical_table
 from .schedules.closed import edm_levels
-from .slicing import lay_nodes, levels_at, places_of
 from .spaces import CLIP
+from .spacing import lay_nodes, levels_at, places_of
 from .table import Array, SolverPack, SolverTable
 
 NEAR = 0.5
@@ -35,7 +35,7 @@ def classical_on(nodes: Array, form: str, space: str) -> SolverTable:
 
 def relaid(table: SolverTable, first: float, calls: int) -> SolverTable:
     """Return the classical table of `calls` calls on nodes from `first` on, laid as a table's."""
-    return classical_on(lay_nodes(table, calls, first), table.form, table.space)
+    return classical_on(lay_nodes(table.sigmas, calls, first), table.form, table.space)
 
 
 def stretched(table: SolverTable, first: float) -> SolverTable:
@@ -43,14 +43,14 @@ def stretched(table: SolverTable, first: float) -> SolverTable:
 
     What lay at some place between the first node and the end lies there again.
     """
-    begins = float(places_of(table, first))
+    begins = float(places_of(table.sigmas, first))
 
     def moved(places: Array) -> Array:
-        return levels_at(table, begins + (1 - begins / table.steps) * places)
+        return levels_at(table.sigmas, begins + (1 - begins / table.steps) * places)
 
     nodes = moved(np.arange(table.steps + 1.0))
     nodes[0], nodes[-1] = first, table.ending
-    calls = moved(places_of(table, table.call_sigmas))
+    calls = moved(places_of(table.sigmas, table.call_sigmas))
     calls[table.call_sigmas == table.sigmas[0]] = first
     if table.space == "flow":
         calls = np.minimum(calls, 1.0)
@@ -70,11 +70,11 @@ def part_table(
         return stretched(min(learned, key=lambda table: _distance(table, first)), first)
     source = max(near or pack.tables.values(), key=lambda table: table.nfe)
     stop = None if last <= source.ending else last
-    end = source.steps if stop is None else places_of(source, stop)
-    if calls > FINE * source.nfe_per_step * float(end - places_of(source, first)):
+    end = source.steps if stop is None else places_of(source.sigmas, stop)
+    if calls > FINE * source.nfe_per_step * float(end - places_of(source.sigmas, first)):
         return _fine(pack.space, first, last, min(lowest, first / 2), calls)
-    nodes = lay_nodes(source, calls, first, stop)
-    if source.guidance is not None:
+    nodes = lay_nodes(source.sigmas, calls, first, stop)
+    if source.guidance is not None and (source.guidance != 1).any():
         return classical_on(nodes, source.form, pack.space)
     solver, order = FINE_SOLVER
     return classical_table(solver, nodes, order, pack.space)

@@ -1,11 +1,10 @@
-"""Parts of a table: from a later node on, or up to an earlier one; and nodes laid as its nodes lie.
+"""Pieces of a table: from a later node on, or up to an earlier one.
 
 Rows that would use evaluations from before the new start get the classical weights of the order
 that is left: the exact Lagrange rule natural to the form.
 """
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from .classical.lagrange import Grid, natural_grid
@@ -61,46 +60,3 @@ def until_node(table: SolverTable, stop: int) -> SolverTable:
     coefficients = {name: table.coefficients[name][: len(mask)] for name, mask in masks.items()}
     times = {"sigmas": table.sigmas[: stop + 1], "call_sigmas": calls}
     return table.replace(**times, **_guidance(table, slice(len(calls))), **coefficients)
-
-
-def levels_at(table: SolverTable, places: npt.ArrayLike) -> Array:
-    """Return the levels at places among a table's nodes: 1.5 is halfway from node 1 to node 2.
-
-    Levels are interpolated in log sigma, or in sigma where an interval ends at 0. Negative places
-    lie above the first node.
-    """
-    places = np.asarray(places, dtype=np.float64)
-    before = np.clip(places.astype(int), 0, table.steps - 1)
-    share, above, below = places - before, table.sigmas[before], table.sigmas[before + 1]
-    with np.errstate(divide="ignore"):
-        between = above ** (1 - share) * below**share
-    return np.asarray(np.where(below > 0, between, above * (1 - share)))
-
-
-def places_of(table: SolverTable, sigmas: npt.ArrayLike) -> Array:
-    """Return where levels lie among a table's nodes: the inverse of `levels_at`."""
-    sigmas = np.asarray(sigmas, dtype=np.float64)
-    index = np.searchsorted(-table.sigmas, -sigmas, "right") - 1
-    index = np.clip(index, 0, table.steps - 1)
-    above, below = table.sigmas[index], table.sigmas[index + 1]
-    with np.errstate(divide="ignore"):
-        between = np.log(above / sigmas) / np.log(above / below)
-    return np.asarray(index + np.where(below > 0, between, 1 - sigmas / above))
-
-
-def lay_nodes(
-    table: SolverTable, steps: int, first: float | None = None, last: float | None = None
-) -> Array:
-    """Return steps + 1 strictly decreasing nodes, laid as densely as the table's lie.
-
-    They run from `first` to `last`, by default between the table's own ends.
-    """
-    ends = (
-        0.0 if first is None else float(places_of(table, first)),
-        table.steps if last is None else float(places_of(table, last)),
-    )
-    nodes = levels_at(table, np.linspace(*ends, steps + 1))
-    for at, end in ((0, first), (-1, last)):
-        if end is not None:
-            nodes[at] = end
-    return nodes

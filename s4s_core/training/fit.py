@@ -312,7 +312,9 @@ class Run:
             entry = self.method.entry
             self.batcher.call(lambda batch: check_model(self.model, entry, self.batcher))
         for strength in (None, *self.settings.strengths):
-            self.pairs[strength] = {name: self._draw(name, strength, cache) for name in _SETS}
+            sets = self.pairs.setdefault(strength, {})
+            for name in _SETS:
+                sets[name] = self._draw(name, strength, cache)
         if self.state.calls is None:
             self.meter.calls = self.plan.choice + self.plan.teacher_nfe * self.settings.pairs
             self.save()
@@ -332,7 +334,7 @@ class Run:
                 batch,
                 cache if shared else self._own_cache,
                 self._unmetered,
-                partial(self._report_drawn, drawn, teacher),
+                partial(self._report_drawn, drawn),
                 None if shared else f"{self._digest}-{name}{suffix}",
             )
             if strength is None:
@@ -356,13 +358,13 @@ class Run:
         if self.callback is not None and is_first():
             self.callback(event)
 
-    def _report_drawn(self, before: int, teacher: Teacher, count: int) -> None:
+    def _report_drawn(self, before: int, count: int) -> None:
         """Save how many pairs are drawn, and tell the listener."""
         drawn, total = before + count, self.settings.pairs
         if drawn > (self.state.drawn or 0):
             self.state.drawn = drawn
             self.save()
-        table = teacher if isinstance(teacher, SolverTable) else None
+        table = self.teacher if isinstance(self.teacher, SolverTable) else None
         calls = max(self.plan.choice + self.plan.teacher_nfe * drawn, self.meter.calls)
         self._report(
             Event(TEACHER, None, drawn, total, calls=calls, done=drawn / total, table=table)

@@ -11,7 +11,7 @@ from ..classical import classical_table
 from ..errors import TrainingError
 from ..model import Model
 from ..names import METHODS, check_name, load
-from ..slicing import lay_nodes
+from ..spacing import lay_nodes
 from ..table import SolverTable
 from .settings import Settings
 from .state import NfeState
@@ -38,7 +38,8 @@ def neighbour_start(model: Model, learned: SolverTable, solver: Candidate, nfe: 
 
     Its weights are the classical ones of `solver` on these nodes.
     """
-    table = classical_table(solver.solver, lay_nodes(learned, nfe), solver.order, model.space)
+    nodes = lay_nodes(learned.sigmas, nfe)
+    table = classical_table(solver.solver, nodes, solver.order, model.space)
     if learned.guidance is not None:
         places = np.linspace(0, 1, nfe), np.linspace(0, 1, learned.nfe)
         table = table.replace(guidance=np.interp(*places, learned.guidance))

@@ -159,6 +159,7 @@ def not_falling(scores: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for (fewer, before), (nfe, error) in pairwise(known):
         if error >= before:
             yield (
-                f"{nfe} steps: the error does not fall ({error:.4g}, at {fewer} {before:.4g}): "
-                f"use {fewer} steps, or train again with another seed or more effort."
+                f"{nfe} steps: the error does not fall ({error:.4g}, at {fewer} steps "
+                f"{before:.4g}): use {fewer} steps, or train again with another seed or more "
+                "effort."
             )

@@ -49,7 +49,7 @@ LOWEST = 0.002
 
 
 def plain_of(model, steps, levels=1000):
-    """A host's plain schedule, as ComfyUI makes it: levels at equal distances in its list, and 0."""
+    """A host's plain schedule, as ComfyUI makes it: levels evenly spaced in its list, and 0."""
     known = levels_of(model, levels)
     picked = [known[-(1 + int(k * levels / steps))] for k in range(steps)]
     return torch.stack([*picked, torch.zeros(())]).float()

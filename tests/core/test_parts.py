@@ -11,7 +11,7 @@ from s4s_core import SolverPack, classical_table, sample, schedule
 from s4s_core.demo import load_demo
 from s4s_core.mixture import GaussianMixture
 from s4s_core.parts import FINE, NEAR, part_table, relaid, stretched
-from s4s_core.slicing import lay_nodes, levels_at, places_of
+from s4s_core.spacing import lay_nodes, levels_at, places_of
 from s4s_core.strength import Below, level_of
 
 LOWEST = 0.002
@@ -45,11 +45,11 @@ def test_laid_nodes_decrease_between_their_ends(space, ending, nfe, steps, share
     first = float(ending + share * (table.sigmas[0] - ending))
     last = float(ending + below * (first - ending))
     for end, stop in ((None, ending), (last, last)):
-        nodes = lay_nodes(table, steps, first, end)
+        nodes = lay_nodes(table.sigmas, steps, first, end)
         assert nodes[0] == first and nodes[-1] == stop and len(nodes) == steps + 1
         assert (np.diff(nodes) < 0).all()
     for at in (first, last):
-        assert levels_at(table, places_of(table, at)) == pytest.approx(at, rel=1e-9)
+        assert levels_at(table.sigmas, places_of(table.sigmas, at)) == pytest.approx(at, rel=1e-9)
 
 
 @pytest.mark.parametrize("solver, order", KINDS)
@@ -114,16 +114,16 @@ def test_elsewhere_nodes_are_laid_as_learned_ones_lie(guided, family):
     pack = pack_of(guided=guided)
     level = float(np.exp(NEAR + 0.2) * 5.0)
     table = part_table(pack, level, 0.0, 3, LOWEST)
-    np.testing.assert_allclose(table.sigmas, lay_nodes(pack[8], 3, level))
+    np.testing.assert_allclose(table.sigmas, lay_nodes(pack[8].sigmas, 3, level))
     assert table.family == family and table.guidance is None
     first = part_table(pack, 80.0, level, 2, LOWEST)  # the first of two samplers
-    np.testing.assert_allclose(first.sigmas, lay_nodes(pack[8], 2, 80.0, level))
+    np.testing.assert_allclose(first.sigmas, lay_nodes(pack[8].sigmas, 2, 80.0, level))
 
 
 def test_many_calls_take_a_good_classical_solver_on_its_own_schedule():
     """It ends with a call at the model's lowest level, as Karras's schedule does in hosts."""
     pack, level = pack_of(), 20.0
-    left = 8 - places_of(pack[8], level)
+    left = 8 - places_of(pack[8].sigmas, level)
     for calls in (int(FINE * left), int(FINE * left) + 1, 30):
         table = part_table(pack, level, 0.0, calls, LOWEST)
         assert table.nfe == calls and table.sigmas[0] == level

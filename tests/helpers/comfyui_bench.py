@@ -72,12 +72,14 @@ class Bench:
         space = {"EDM": "ve", "EPS": "vp", "flow": "flow"}[kind]
         return self.part("s4s_core.demo").load_demo(space, cfg)
 
-    def ksample(self, model, positive, negative, latent, seed=7, steps=5, cfg=2.0, **more):
-        """What the stock KSampler does."""
+    def ksample(
+        self, model, positive, negative, latent, seed=7, steps=5, cfg=2.0, add_noise=True, **more
+    ):
+        """What the stock KSampler does, and KSampler (Advanced) with its start and end steps."""
         import comfy.sample
 
         samples = comfy.sample.fix_empty_latent_channels(model, latent["samples"])
-        noise = comfy.sample.prepare_noise(samples, seed)
+        noise = comfy.sample.prepare_noise(samples, seed) * add_noise
         named = {"sampler_name": "s4s", "scheduler": "s4s", "latent_image": samples} | more
         named |= {"positive": positive, "negative": negative, "seed": seed, "disable_pbar": True}
         named["noise_mask"] = latent.get("noise_mask")

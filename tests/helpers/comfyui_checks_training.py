@@ -87,6 +87,33 @@ def check_training_resumes_to_the_same_solver(b):
     assert again == pack and not list(home.iterdir())
 
 
+def check_training_for_strengths(b):
+    """With the core's teacher, and with a sampler of the host's, from lower levels."""
+    import torch
+
+    training = b.part("nodes.training")
+    training.EFFORTS["quick"] = 3000
+    level_of = b.part("s4s_core.strength").level_of
+    for kind in ("EPS", "flow"):
+        model, _ = b.null_model(kind=kind.upper(), answer=lambda x, time: (3 * x).sin())
+        for teacher in (("auto", "auto"), ("dpmpp_2m", "karras")):
+            given = model, b.plain(), b.plain(), {"samples": torch.zeros(1, 4, 4, 4)}, 1.0
+            trained = b.node["S4STrainSolver"].train(
+                *given, "3", "quick", *teacher, 10, 1, strengths="0.4, .7"
+            )
+            pack, _, report = trained["result"]
+            assert [part.nfe for part in pack.parts] == [3, 3]
+            known = b.core_model(kind)  # the host's levels, by the core's own times
+            for part, strength in zip(pack.parts, (0.7, 0.4), strict=True):
+                assert abs(part.sigmas[0] / level_of(known, strength) - 1) < 0.01, kind
+                assert pack.metadata["scores"][part.part_name]["strength"] == strength
+                assert f"3 steps at strength {strength:g}: " in report
+    train = b.node["S4STrainSolver"]
+    assert train.VALIDATE_INPUTS("5", "0.3, 0.5") is True and train.VALIDATE_INPUTS("5") is True
+    for bad in ("1.5", "0", "much"):
+        assert "between 0 and 1" in train.VALIDATE_INPUTS("5", bad)
+
+
 def check_a_training_that_only_lacks_its_pictures_is_not_repeated(b):
     """Interrupted when the solver is trained: the teacher that was chosen is still known."""
     import comfy.model_management as management

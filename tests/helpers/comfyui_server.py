@@ -23,13 +23,14 @@ def _free_port():
 
 
 class Server:
-    """A headless ComfyUI on the CPU; its base folder holds only this pack."""
+    """A headless ComfyUI on the CPU; its base folder holds only this pack, and `packs`."""
 
-    def __init__(self, comfyui, base, *options):
+    def __init__(self, comfyui, base, *options, packs=()):
         self.base, self.log = Path(base), Path(base) / "server.log"
         nodes = self.base / "custom_nodes"
         nodes.mkdir(parents=True)
-        (nodes / "s4s").symlink_to(ROOT, target_is_directory=True)
+        for name, folder in {"s4s": ROOT, **{Path(p).name: Path(p) for p in packs}}.items():
+            (nodes / name).symlink_to(folder.resolve(), target_is_directory=True)
         self.command = [sys.executable, str(Path(comfyui) / "main.py"), "--cpu", *options]
         self.command += ["--base-directory", str(base), "--disable-auto-launch"]
         database = self.base / "comfyui.db"

@@ -124,7 +124,7 @@ def test_bad_calls_without_end_stop_training(tmp_path, phases, method):
     with pytest.raises(TrainingDiverged, match="four times in a row") as error:
         tiny_fit(faulty(lambda n: n > first), 4, method, state=path, **SHORT)
     text = message_of(error)
-    assert "4 NFE" in text and f"saved run {path}." in text
+    assert "4 steps" in text and f"saved run {path}." in text
     assert re.search(r"at (iteration \d+|epoch \d+ of phase \d+) of", text)
     check_saved(path)
     with pytest.raises(TrainingDiverged, match="Try another precision"):
@@ -189,7 +189,7 @@ def test_a_bad_gradient_is_rolled_back(method, call):
 def test_a_start_that_is_not_finite_is_named(method):
     table = table_of("lms")
     wild = table.replace(b=table.coefficients["b"] * 1e30)
-    with pytest.raises(TrainingDiverged, match="initial table of 4 NFE") as error:
+    with pytest.raises(TrainingDiverged, match="initial table of 4 steps") as error:
         tiny_fit(small(), 4, method, init=wild)
     message_of(error)
 

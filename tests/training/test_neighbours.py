@@ -8,7 +8,7 @@ from learners import small, table_of, tiny_fit
 
 from s4s_core.candidates import candidates
 from s4s_core.names import SPACES
-from s4s_core.slicing import lay_nodes
+from s4s_core.spacing import lay_nodes
 from s4s_core.training import gauss_newton
 from s4s_core.training.method import neighbour_start
 from s4s_core.training.scoring import not_falling
@@ -42,7 +42,7 @@ def test_a_neighbours_nodes_and_multipliers_are_laid_alike(space, ending, nfe):
     plain = neighbour_start(model, learned.replace(guidance=None), solver, nfe)
     assert plain.table.guidance is None
     if nfe == 4:
-        np.testing.assert_allclose(lay_nodes(learned, 4), learned.sigmas, rtol=1e-14)
+        np.testing.assert_allclose(lay_nodes(learned.sigmas, 4), learned.sigmas, rtol=1e-14)
 
 
 @pytest.mark.parametrize("neighbours", [True, False])
@@ -71,6 +71,6 @@ def test_the_nearest_learned_nodes_are_among_the_starts(monkeypatch, neighbours)
 def test_the_log_says_where_the_error_does_not_fall():
     errors = {"10": 0.1, "3": 0.5, "4": 0.3, "5": 0.3, "8": 0.35}
     lines = list(not_falling({nfe: {"rmse": error} for nfe, error in errors.items()}))
-    assert [line.split(":")[0] for line in lines] == ["NFE 5", "NFE 8"]
-    assert "at 5 NFE 0.3" in lines[1] and "use 5 steps" in lines[1]
+    assert [line.split(":")[0] for line in lines] == ["5 steps", "8 steps"]
+    assert "at 5 steps 0.3" in lines[1] and "use 5 steps" in lines[1]
     assert not list(not_falling({"4": {"rmse": 1.0}}))

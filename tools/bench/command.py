@@ -8,6 +8,7 @@ from .report import publish
 BENCHMARKS = {
     "training": "error against training cost, for every training method",
     "paper": "the paper's tables on the bundled model: solvers, schedules, ablations, rivals",
+    "strength": "image-to-image on the bundled model: trained parts, the fallback, stock choices",
     "engine": "time spent in the sampling loop itself, against a bare Euler loop and diffusers",
 }
 
@@ -21,6 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             _add_training_options(bench)
         elif name == "paper":
             _add_paper_options(bench)
+        elif name == "strength":
+            _add_strength_options(bench)
         bench.add_argument("--json", action="store_true", help="print the report as JSON")
         bench.add_argument(
             "--out", metavar="FOLDER", help="also write the report as Markdown and JSON"
@@ -46,6 +49,17 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
         "--efforts",
         action="store_true",
         help="measure quick and normal effort on the bundled model instead",
+    )
+
+
+def _add_strength_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--seeds", type=int, default=2, help="training seeds, from 0 on (default: 2)")
+    add(
+        "--work",
+        metavar="FOLDER",
+        default="strength-work",
+        help="folder for trained solvers; an interrupted run goes on (default: %(default)s)",
     )
 
 

@@ -27,6 +27,10 @@ def sample(
     negative,
     latent_image,
     denoise=1.0,
+    disable_noise=False,
+    start_step=None,
+    last_step=None,
+    force_full_denoise=False,
     noise_mask=None,
     callback=None,
     disable_pbar=False,
@@ -36,7 +40,8 @@ def sample(
         model, steps, model.load_device, sampler_name, scheduler, denoise, model.model_options
     )
     sampler = samplers.sampler_object(chosen.sampler)
-    guided = cfg, sampler, chosen.sigmas, positive, negative, latent_image
+    sigmas = chosen.piece(start_step, last_step, force_full_denoise)
+    guided = cfg, sampler, sigmas, positive, negative, latent_image
     return sample_custom(model, noise, *guided, noise_mask, callback, disable_pbar, seed)
 
 

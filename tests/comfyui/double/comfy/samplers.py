@@ -172,3 +172,12 @@ class KSampler:
         full = denoise is None or denoise > 0.9999
         count = steps if full else int(steps / denoise)
         self.sigmas = calculate_sigmas(sampling, scheduler, count)[-(steps + 1) :]
+
+    def piece(self, start_step, last_step, force_full_denoise):
+        """What `sample` does with its steps."""
+        sigmas = self.sigmas
+        if last_step is not None and last_step < len(sigmas) - 1:
+            sigmas = sigmas[: last_step + 1]
+            if force_full_denoise:
+                sigmas[-1] = 0
+        return sigmas if start_step is None else sigmas[start_step:]
