@@ -83,9 +83,9 @@ class TrainSolver:
                     {
                         "default": "",
                         "tooltip": "Also train for img2img, detailers and hires fix: denoise "
-                        "values below 1, such as 0.3, 0.5, 0.75. Each one costs "
-                        f"{PART_SHARE:g} of the effort for each step count. Empty: none; a "
-                        "solver then uses classical weights there.",
+                        "values below 1, such as 0.3, 0.5, 0.75. Each one takes "
+                        f"{PART_SHARE:g} of the effort for each step count, and up to a quarter "
+                        "for the teacher's images. Empty: none.",
                     },
                 ),
             },

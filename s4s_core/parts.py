@@ -1,21 +1,25 @@
 """Runs over a part of the way: below full strength, or up to a level above the end.
 
-A run from a level that the pack has learned for this number of calls takes that table. Any other
-has the weights of a classical solver, on nodes laid as the learned ones lie. Where it makes many
-more calls than any learned table does there, these nodes are no better than others, and it is a
-good classical solver on its own schedule. docs/benchmarks/strength.md measures all three.
+A run takes learned weights where it can: those of a part that was trained for its number of calls,
+or, under guidance, of the last calls of a table for the whole way, if they begin near its level.
+Any other run has the weights of a classical solver, on nodes laid as the learned ones lie. Where it
+makes many more calls than any learned table does there, these nodes are no better than others, and
+it is a good classical solver on its own schedule. docs/benchmarks/strength.md measures them.
 """
+
+from collections.abc import Iterable
 
 import numpy as np
 
 from .classical import classical_table
 from .schedules.closed import edm_levels
+from .slicing import from_node
 from .spaces import CLIP
 from .spacing import lay_nodes, levels_at, places_of
 from .table import Array, SolverPack, SolverTable
 
-NEAR = 0.5
-"""How far in log-SNR a run may begin from the first level of a table that was learned."""
+NEAR, SHARE = 0.5, 0.7
+"""How far a learned table may be moved: in log-SNR, and in steps of the run (on average)."""
 
 FINE = 1.6
 """A run makes fine steps if it has this many times the calls of the learned table with the most."""
@@ -64,20 +68,45 @@ def part_table(
 
     last: the pack's ending, or a level above it. lowest: the model's lowest level above 0.
     """
-    near = [table for table in pack.named.values() if _distance(table, first) <= NEAR]
-    learned = [table for table in near if table.nfe == calls]
-    if learned and last <= pack.ending:
-        return stretched(min(learned, key=lambda table: _distance(table, first)), first)
-    source = max(near or pack.tables.values(), key=lambda table: table.nfe)
+    lowest = min(lowest, first / 2)
+    if last <= pack.ending:
+        way = _log_snr(pack.space, lowest) - _log_snr(pack.space, first)
+        reach = min(NEAR, SHARE * way / calls)
+        parts = (part for part in pack.parts if part.nfe == calls)
+        tails = _tails(pack, calls) if pack.guided else ()
+        learned = _nearest(parts, first, reach) or _nearest(tails, first, reach)
+        if learned is not None:
+            return stretched(learned, first)
+    source = _densest(pack, first)
     stop = None if last <= source.ending else last
     end = source.steps if stop is None else places_of(source.sigmas, stop)
     if calls > FINE * source.nfe_per_step * float(end - places_of(source.sigmas, first)):
-        return _fine(pack.space, first, last, min(lowest, first / 2), calls)
+        return _fine(pack.space, first, last, lowest, calls)
     nodes = lay_nodes(source.sigmas, calls, first, stop)
-    if source.guidance is not None and (source.guidance != 1).any():
+    if pack.guided:
         return classical_on(nodes, source.form, pack.space)
     solver, order = FINE_SOLVER
     return classical_table(solver, nodes, order, pack.space)
+
+
+def _tails(pack: SolverPack, calls: int) -> Iterable[SolverTable]:
+    """Yield the last calls of every table for the whole way that has as many."""
+    for table in pack.tables.values():
+        start, rest = divmod(table.nfe - calls, table.nfe_per_step)
+        if start >= 0 and not rest and start < table.steps:
+            yield from_node(table, start)
+
+
+def _nearest(tables: Iterable[SolverTable], first: float, reach: float) -> SolverTable | None:
+    """Return the table whose first level is nearest to a level, if it is within reach."""
+    near = {_distance(table, first): table for table in tables}
+    return near[min(near)] if near and min(near) <= reach else None
+
+
+def _densest(pack: SolverPack, first: float) -> SolverTable:
+    """Return the table with the most calls: of the parts from about a level, else of all."""
+    near = [part for part in pack.parts if _distance(part, first) <= NEAR]
+    return max(near or pack.tables.values(), key=lambda table: table.nfe)
 
 
 def _fine(space: str, first: float, last: float, lowest: float, calls: int) -> SolverTable:

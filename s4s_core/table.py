@@ -296,6 +296,12 @@ class SolverPack:
         return any(table.guidance is not None for table in self.named.values())
 
     @property
+    def guided(self) -> bool:
+        """Does any table change the guidance of a call?"""
+        multipliers = (table.guidance for table in self.named.values())
+        return any(each is not None and bool((each != 1).any()) for each in multipliers)
+
+    @property
     def space(self) -> str:
         return next(iter(self.tables.values())).space
 

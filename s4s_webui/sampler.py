@@ -1,7 +1,8 @@
 """The sampler and the schedule type "S4S": the host's k-diffusion sampler around the core's loop.
 
-The sampler always runs on the nodes of the chosen file, whatever schedule type is set, so no
-setting can be wrong. Noise, conditions, masks, refiner, previews and interrupts stay the host's.
+The host's levels say where a run begins and how many calls it makes, as with every sampler; the
+core puts the solver's own levels in between. Levels of a schedule type that the user chose run as
+given. Noise, conditions, masks, refiner, previews and interrupts stay the host's.
 
 A table's noise levels were learned with exact times. Forge and its relatives round a level to the
 nearest of the model's 1000 steps, and A1111 casts the time to float16 (half a step above 512). So
@@ -11,21 +12,37 @@ while the network is called, a hook puts the exact time in place of the rounded 
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from modules import sd_samplers, sd_samplers_common, sd_samplers_kdiffusion
+from modules import sd_samplers, sd_samplers_common, sd_samplers_kdiffusion, shared
 
-from s4s_core.hosting import host_sigmas, mismatches, require_space, run_in_host
+from s4s_core.hosting import FAR, host_sigmas, mismatches, require_space, run_in_host
 from s4s_core.model import guided_scale
 from s4s_core.sampling import ModelCall
 from s4s_core.spaces import DiscreteTimes, as_float64
+from s4s_core.table import SolverPack
 
 from .checkpoint import checkpoint
 from .solver_choice import Processing, chosen_solver, write_infotext
 
 NAME = "S4S"
+AUTOMATIC, SIMPLE = "Automatic", "Simple"
+
+PLAIN = (AUTOMATIC, "Uniform", SIMPLE, NAME)
+"""Schedule types without levels of their own: times at equal distances, and ours."""
+
+AS_GIVEN = (
+    "The noise levels are those of the schedule type {}, so the solver's own were not used. To use "
+    "them, set the schedule type to Automatic."
+)
+"""The core's notice of the same name, in the words of a WebUI."""
+
+HAS_SCHEDULE_TYPES = importlib.util.find_spec("modules.sd_schedulers") is not None
+"""Does each job have a schedule type? Before A1111 1.9, and in Classic, it is a setting."""
+
 ROUNDING = 0.75
 """A time closer than this to the exact one is that time, rounded; others mean something else."""
 
@@ -52,8 +69,20 @@ class Sampler(sd_samplers_kdiffusion.KDiffusionSampler):
         super().__init__(self.run, sd_model)
 
     def get_sigmas(self, p: Processing, steps: int) -> torch.Tensor:
-        """Return the chosen solver's nodes; below full strength the host runs the last ones."""
-        return host_sigmas(chosen_solver(), steps).to(torch.float32)
+        """Return the levels that any sampler gets: for the schedule type S4S, those of Automatic.
+
+        For Flux, Forge's Automatic gives times up to 9999. Its preset for Flux sets Simple.
+        """
+        if schedule_type(p) not in (AUTOMATIC, NAME):
+            return super().get_sigmas(p, steps)
+        job = copy(p)  # the host reads the type there, and writes texts into what both share
+        highest = float(self.model_wrap.sigmas[-1])
+        job.scheduler = job.hr_scheduler = AUTOMATIC
+        levels: torch.Tensor = super().get_sigmas(job, steps)
+        if levels[0] <= (1 + FAR) * highest:
+            return levels
+        job.scheduler = job.hr_scheduler = SIMPLE
+        return super().get_sigmas(job, steps)
 
     def run(
         self,
@@ -65,7 +94,7 @@ class Sampler(sd_samplers_kdiffusion.KDiffusionSampler):
         disable: bool | None = None,
     ) -> torch.Tensor:
         """A k-diffusion sampler: model(x, sigma, **extra_args) is x0, with guidance and masks."""
-        pack, calls = chosen_solver(), 0
+        pack, calls, kind = chosen_solver(), 0, schedule_type(self.p)
         given = {} if extra_args is None else extra_args  # the refiner changes it during the run
         require_space(pack, space_of(model.inner_model))
 
@@ -81,19 +110,37 @@ class Sampler(sd_samplers_kdiffusion.KDiffusionSampler):
 
         def report(done: ModelCall) -> None:
             nonlocal calls
-            calls = model.total_steps = done.nfe  # tells the host when to switch to the refiner
+            calls = done.nfe
             if callback is not None:
                 level = {"sigma": done.sigma[0], "sigma_hat": done.sigma[0]}
                 callback({"x": done.x, "i": done.call, "denoised": done.denoised, **level})
 
-        result = run_in_host(denoise, x, pack, sigmas, callback=report, guided=SCALE in given)
+        levels = model.inner_model.sigmas
+        result = run_in_host(
+            denoise,
+            x,
+            pack,
+            sigmas,
+            lowest=float(levels[0]),
+            callback=report,
+            guided=SCALE in given,
+            plain=kind in PLAIN,
+            tell=lambda _: self._comment(AS_GIVEN.format(kind)),
+        )
         write_infotext(self.p, pack, calls)
-        if pack.sets_guidance and SCALE not in given:
-            self.p.comment(f"S4S: {NOT_GUIDED}")
-        highest = float(model.inner_model.sigmas[-1])
-        for warning in mismatches(pack, **self._facts(), sigma_max=highest):
-            self.p.comment(f"S4S: {warning}")
+        self._warn(pack, float(levels[-1]), SCALE in given)
         return result
+
+    def _warn(self, pack: SolverPack, highest: float, guided: bool) -> None:
+        """Show what differs from the solver's training."""
+        if pack.sets_guidance and not guided:
+            self._comment(NOT_GUIDED)
+        for warning in mismatches(pack, **self._facts(), sigma_max=highest):
+            self._comment(warning)
+
+    def _comment(self, text: str) -> None:
+        """Show a text below the picture."""
+        self.p.comment(f"{NAME}: {text}")
 
     def _facts(self) -> dict[str, Any]:
         """Return what is known about this run, to compare with the solver's training."""
@@ -101,6 +148,13 @@ class Sampler(sd_samplers_kdiffusion.KDiffusionSampler):
             return checkpoint() | {"cfg": getattr(self.p, HIRES_SCALE, self.p.cfg_scale)}
         size = {"width": self.p.width, "height": self.p.height}
         return checkpoint() | size | {"cfg": self.p.cfg_scale}
+
+
+def schedule_type(p: Processing) -> str:
+    """Return the schedule type that the user chose for this pass."""
+    if not HAS_SCHEDULE_TYPES:
+        return str(shared.opts.k_sched_type)
+    return (p.hr_scheduler if p.is_hr_pass else p.scheduler) or AUTOMATIC
 
 
 def schedule(n: int, sigma_min: float, sigma_max: float, device: torch.device) -> torch.Tensor:
@@ -178,12 +232,12 @@ def _network_of(wrapper: Wrapper) -> torch.nn.Module:
 
 def register() -> None:
     """Add the sampler and the schedule to the host's lists, replacing those of an earlier load."""
-    sampler = sd_samplers_common.SamplerData(NAME, Sampler, ["s4s"], {"scheduler": "s4s"})
+    sampler = sd_samplers_common.SamplerData(NAME, Sampler, ["s4s"], {})
     listed = sd_samplers.all_samplers
     listed[:] = [each for each in listed if each.name != NAME] + [sampler]
     sd_samplers.all_samplers_map[NAME] = sampler
     sd_samplers.set_samplers()
-    if importlib.util.find_spec("modules.sd_schedulers") is not None:  # A1111 1.9 and later
+    if HAS_SCHEDULE_TYPES:
         _register_schedule()
 
 

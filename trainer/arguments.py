@@ -127,8 +127,19 @@ def parse_counts(option: str, text: str) -> list[int]:
     return numbers
 
 
+def parse_strengths(option: str, text: str) -> list[float]:
+    """Return the numbers of a list such as 0.3,0.5,0.75."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise S4SError(
+            f"{option} must be a list of numbers such as 0.3,0.5,0.75, not '{text}'."
+        ) from None
+
+
 def add_train_arguments(parser: Parser) -> None:
     """Add the options of a training run; None keeps what the config file or TrainConfig says."""
+    from s4s_core.app.estimate import IMG2IMG_COST, IMG2IMG_STRENGTHS
     from s4s_core.names import (
         AUTO,
         DEFAULT_METHOD,
@@ -151,6 +162,15 @@ def add_train_arguments(parser: Parser) -> None:
     add_model_arguments(parser)
     add("--name", help="the solver's name (default: the model's)")
     add("--nfe", help="model calls, such as 5 or 4,5,6,8 (default: 5)")
+    usual = ",".join(map(str, IMG2IMG_STRENGTHS))
+    add(
+        "--strengths",
+        nargs="?",
+        const=usual,
+        metavar="LIST",
+        help="train tables for image-to-image too, at these strengths (denoise) below 1; "
+        f"{usual} if no list is given. {IMG2IMG_COST}",
+    )
     add("--effort", choices=EFFORTS, help=f"all that is spent; {efforts_text()} (default: normal)")
     add("--budget", type=int, help="all model calls for the first NFE; overrides --effort")
     add("--method", choices=METHODS, help=f"default: {DEFAULT_METHOD}")
@@ -187,6 +207,7 @@ def config_from_args(args: Namespace) -> "TrainConfig":
     changes = _given(args, keys) | {"model": model_from_args(args, config.model)}
     if args.nfe is not None:
         changes["nfes"] = tuple(parse_counts("--nfe", args.nfe))
-    if args.init is not None:
-        changes["options"] = {**config.options, "init": args.init}
-    return replace(config, **changes)
+    options = _given(args, ("init",))
+    if args.strengths is not None:
+        options["strengths"] = parse_strengths("--strengths", args.strengths)
+    return replace(config, **changes, options={**config.options, **options})

@@ -37,8 +37,8 @@ from .results import (
     to_pictures,
 )
 
-Errors = dict[int, dict[str, float]]
-"""RMSE to the teacher by NFE and label."""
+Errors = dict[str, dict[str, float]]
+"""RMSE to the teacher by the names of tables ("5", and parts such as "5@1.161") and labels."""
 
 
 def recorded_solver(model: TrainerModel, text: object, nfe: int, ending: float) -> Candidate:
@@ -187,7 +187,7 @@ class Comparison:
 
             report(0, "S4S")
             ours, others = self.score("S4S", pack[nfe]), self.best_per_solver(nfe, report)
-            errors[nfe] = {score.label: score.rmse for score in [ours, *others]}
+            errors[str(nfe)] = {score.label: score.rmse for score in [ours, *others]}
             shown += [others[0], ours]
         return errors, shown
 
@@ -245,20 +245,20 @@ def scores_as_errors(scores: Mapping[str, Mapping[str, Any]]) -> Errors:
 
     Classical solvers are scored only if training searched for a start.
     """
-    errors: Errors = {int(nfe): {"S4S": score["rmse"]} for nfe, score in scores.items()}
-    for nfe, by_label in errors.items():
-        score = scores[str(nfe)]
+    errors: Errors = {}
+    for name, score in scores.items():
+        errors[name] = {"S4S": score["rmse"]}
         if "classical" in score:
-            by_label[score["classical_name"]] = score["classical"]
+            errors[name][score["classical_name"]] = score["classical"]
     return errors
 
 
-def errors_text(errors: Errors) -> str:
-    """Format errors for people."""
+def errors_text(errors: Errors, titles: Mapping[str, str]) -> str:
+    """Format errors for people; `titles` are those of the tables by name."""
     lines = ["Error to the teacher on fresh noise (RMSE):"]
-    for nfe, by_label in errors.items():
+    for name, by_label in errors.items():
         best = min((error for label, error in by_label.items() if label != "S4S"), default=None)
-        lines.append(f"  {nfe} NFE")
+        lines.append(f"  {titles[name]}")
         for label, error in by_label.items():
             mark = f"  {error / best:.2f} of the best classical" if label == "S4S" and best else ""
             lines.append(f"    {label:<24} {error:.4f}{mark}")

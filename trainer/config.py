@@ -36,7 +36,7 @@ OPTIONS: dict[str, Any] = {
 }
 """Keys of [options] with their defaults; docs/training.md explains them."""
 
-MOST_NFE = 100
+MOST_NFE, MOST_TABLES = 100, 200
 MOST_CALLS = 10**9
 MOST_OPTION = 10**6
 """The largest number of any option."""
@@ -90,7 +90,9 @@ class TrainConfig:
         if not self.nfes:
             raise ConfigError("Choose at least one step count.")
         object.__setattr__(self, "nfes", tuple(sorted(set(self.nfes))))
-        object.__setattr__(self, "options", dict(sorted(upgraded(self.options).items())))
+        options = sorted(upgraded(self.options).items())
+        plain = {key: list(v) if isinstance(v, tuple) else v for key, v in options}
+        object.__setattr__(self, "options", plain)
         self._check_options()
         if len(json.dumps(json.dumps(self.plain()))) > MOST_TEXT:  # JSON inside JSON, in ASCII
             raise ConfigError("The prompts are too long for a solver file. Use fewer.")
@@ -112,6 +114,12 @@ class TrainConfig:
 
     def _check_runs(self) -> None:
         """Raise S4SError for anything that training would refuse later."""
+        tables = len(self.nfes) * (1 + len(self.options.get("strengths", ())))
+        if tables > MOST_TABLES:
+            raise ConfigError(
+                f"A solver file cannot hold {tables} tables: use at most {MOST_TABLES}, one for "
+                "each step count and one more for each of its strengths."
+            )
         settings, parts = self.settings(), teacher_parts(self.teacher)
         if parts:
             solver, order, _ = solver_parts(parts[0])
@@ -312,8 +320,10 @@ PRESETS = {
 
 
 def with_preset(config: TrainConfig, name: str) -> TrainConfig:
-    """Apply a preset: the model, name, NFEs and seed stay, everything else is the preset's."""
+    """Apply a preset: the model, name, NFEs, strengths and seed stay, all else is the preset's."""
     if name not in PRESETS:
         raise ConfigError(f"Unknown preset '{short(name)}'. Choose one of {', '.join(PRESETS)}.")
     fresh = TrainConfig(model=config.model, name=config.name, nfes=config.nfes, seed=config.seed)
-    return replace(fresh, **PRESETS[name].changes)
+    preset = replace(fresh, **PRESETS[name].changes)
+    kept = {key: value for key, value in config.options.items() if key == "strengths"}
+    return replace(preset, options={**preset.options, **kept})

@@ -6,6 +6,10 @@
 The number of steps picks the table; each step is one model call. The pipeline calls the network, so
 each `step` runs one iteration of the core's loop (`evaluate` and `advance`).
 
+Below full strength (image-to-image, inpainting), any number of steps will do: the run begins at the
+level where evenly spaced times would, makes the calls that are left of the steps, and takes the
+table that `part_table` gives for them.
+
 A solver that sets the guidance of each call needs to know the pipeline:
 
     with pipe.scheduler.guiding(pipe):
@@ -27,16 +31,18 @@ from s4s_core.app.folders import find_solver
 from s4s_core.errors import HostError
 from s4s_core.hosting import require_space
 from s4s_core.model import guided_scale
+from s4s_core.parts import part_table
 from s4s_core.sampling import Cursor, advance, compiled, evaluate
+from s4s_core.slicing import from_node
 from s4s_core.solver_file import load_solver, save_solver
-from s4s_core.spaces import alpha
+from s4s_core.spaces import DiscreteTimes, ShiftedTimes, alpha
+from s4s_core.table import SolverTable
 
 from .extras import import_extras
 from .models.prediction import (
     check_prediction,
     denoised,
     discrete_times,
-    like,
     network_input,
 )
 
@@ -50,6 +56,17 @@ NOT_GUIDED = (
     "This solver sets the guidance scale of each call. Run the pipeline inside "
     "`with pipe.scheduler.guiding(pipe):`, or every call has the same scale."
 )
+
+
+def evenly_spaced(times: DiscreteTimes | ShiftedTimes, steps: int) -> torch.Tensor:
+    """Return the levels (float64) at which steps of equal length in a model's times begin.
+
+    They are those of ComfyUI's scheduler `simple` and of diffusers' spacing "trailing".
+    """
+    left = 1 - torch.arange(steps, dtype=torch.float64) / steps
+    if isinstance(times, ShiftedTimes):
+        return times.sigma(left)
+    return times.sigma((times.last + 1) * left - 1)
 
 
 def _reads_its_scale(pipe: Any) -> bool:
@@ -146,6 +163,11 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
         return float(self.table.sigmas[0])
 
     @property
+    def sigmas(self) -> torch.Tensor:
+        """The noise levels of the table's nodes."""
+        return torch.tensor(self.table.sigmas, dtype=torch.float32)
+
+    @property
     def step_index(self) -> int | None:
         return self._step_index
 
@@ -167,19 +189,20 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
     ) -> None:
         """Choose the table with that many model calls.
 
-        Some pipelines pass sigmas and, for flow models, the shift `mu`. Only the number of sigmas
-        is used: the table has its own times.
+        Where the pack has none, only a run below full strength can follow, and `timesteps` are
+        evenly spaced until its table is known. Some pipelines pass sigmas and, for flow models, the
+        shift `mu`. Only the number of sigmas is used: a table has its own times.
         """
-        steps = num_inference_steps if sigmas is None else len(sigmas)
+        steps = (num_inference_steps if sigmas is None else len(sigmas)) or 0
         if mu is not None:
             require_space(self.pack, "flow")
-        self.table = self.pack[steps or 0]
-        calls = torch.tensor(self.table.call_sigmas)
-        scale = self.config.num_train_timesteps
-        times = scale * calls if self.times is None else self.times.time(calls)
-        self.timesteps = times.to(device=device, dtype=torch.float32)
-        self.sigmas = torch.tensor(self.table.sigmas, dtype=torch.float32)
+        self._table = self.pack.tables.get(steps) if steps > 0 else self.pack[steps]
+        times = self.times or self._shifted_times(mu)
+        self._levels, self._lowest = evenly_spaced(times, steps), times.sigma_min
+        calls = self._levels if self._table is None else torch.tensor(self._table.call_sigmas)
+        self.timesteps = self._network_times(calls).to(device)
         self.num_inference_steps = steps
+        self._first = 0
         self._step_index: int | None = None
         self._begin_index: int | None = None
         self._cursor: Cursor | None = None
@@ -187,8 +210,10 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
         self._set_guidance()
 
     def set_begin_index(self, begin_index: int = 0) -> None:
-        """Start at a later call, for image-to-image."""
+        """Start at a later call. At 0, raise TableError if the pack has no table of all calls."""
         self._begin_index = begin_index
+        if begin_index == 0:
+            self._table = self.table
         self._set_guidance()
 
     def index_for_timestep(self, timestep: float | torch.Tensor) -> int:
@@ -233,13 +258,18 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
     def add_noise(
         self, original_samples: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor
     ) -> torch.Tensor:
-        """Noise pictures to the level of the node at which a run from `timesteps` starts."""
-        levels = torch.tensor([self.table.sigmas[n] for n in self._nodes(timesteps)])
-        scale, levels = (
-            like(value, original_samples).to(original_samples)
-            for value in (alpha(self.pack.space, levels), levels)
-        )
-        return scale * original_samples + levels * noise
+        """Noise pictures to the level at which the run is: before its first step, where it begins.
+
+        Only runs that begin with a picture do so before the first step. Those that begin at a later
+        call then take a part, and write its times into `timesteps`, of which pipelines hold a view.
+        """
+        if self._step_index is None:
+            begin = self._begin(timesteps)
+            if begin > self._first:
+                self._take_part(begin)
+        call = 0 if self._step_index is None else self._call
+        level = torch.tensor(self.table.sigmas[call // self.table.nfe_per_step])
+        return float(alpha(self.pack.space, level)) * original_samples + float(level) * noise
 
     def scale_noise(
         self, sample: torch.Tensor, timestep: torch.Tensor, noise: torch.Tensor
@@ -250,36 +280,65 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
     # The run
 
     @property
+    def table(self) -> SolverTable:
+        """The table of the run, from the pipeline's call `_first` on.
+
+        Raises TableError for a number of steps that the pack lacks, unless the run takes a part.
+        """
+        return self.pack[self.num_inference_steps] if self._table is None else self._table
+
+    @property
     def _call(self) -> int:
-        """The index of the next model call in the program, which begins where the run does."""
+        """The index of the next model call in the table, which begins where the run does."""
         assert self._step_index is not None
         return self._step_index - self._first
+
+    def _begin(self, timestep: float | torch.Tensor | None) -> int:
+        """Return the call at which the run begins: as the pipeline set it, or that of its time."""
+        if self._begin_index is not None or timestep is None:
+            return self._begin_index or 0
+        return self.index_for_timestep(torch.as_tensor(timestep).flatten()[0])
 
     def _start(self, timestep: float | torch.Tensor | None) -> None:
         """Begin a run at the pipeline's timestep, unless one is under way."""
         if self._step_index is not None:
             return
-        begin = self._begin_index
-        if begin is None:
-            begin = 0 if timestep is None else self.index_for_timestep(timestep)
-        self._first = begin
-        node, stage = divmod(self._first, self.table.nfe_per_step)
+        begin = self._begin(timestep)
+        if begin > self._first:
+            self._continue_from(begin)
+        self._step_index, self._program = begin, compiled(self.table)
+        if self.table.guidance is not None and self._guide is None:
+            self._warn(NOT_GUIDED)
+        self._set_guidance()
+
+    def _continue_from(self, begin: int) -> None:
+        """Run the rest of the table, as after another pipeline that has run its first calls."""
+        node, stage = divmod(begin, self.table.nfe_per_step)
         if stage:
             raise HostError(
                 f"A run with this solver must begin at a multiple of {self.table.nfe_per_step} "
-                f"calls, not at {self._first}. Choose another strength."
+                f"calls, not at {begin}. Choose another strength or denoising_start."
             )
-        self._step_index, self._program = self._first, compiled(self.table, node)
-        if self.table.guidance is not None and self._guide is None:
-            self._warn(NOT_GUIDED)
+        self._table, self._first = from_node(self.table, node), begin
+
+    def _take_part(self, begin: int) -> None:
+        """Run a part from the level of the evenly spaced time `begin` on, in the calls left."""
+        calls = self.num_inference_steps - begin
+        if calls < 1 or self._levels[begin] <= self.pack.ending:
+            raise HostError("This run begins where the solver ends. Raise the strength.")
+        first = float(self._levels[begin])
+        self._table = part_table(self.pack, first, self.pack.ending, calls, self._lowest)
+        self.timesteps[begin:] = self._network_times(torch.tensor(self._table.call_sigmas))
+        self._begin_index = self._first = begin
         self._set_guidance()
 
     def _set_guidance(self) -> None:
         """Set the guidance of the next call, and after the last one the pipeline's own."""
         call = (self._begin_index or 0) if self._step_index is None else self._step_index
-        multipliers = [] if self.table.guidance is None else self.table.guidance.tolist()
+        guidance = None if self._table is None else self._table.guidance
+        multipliers = [] if guidance is None else guidance.tolist()[call - self._first :]
         if self._guide is not None:
-            self._guide.set(multipliers[call] if call < len(multipliers) else 1.0)
+            self._guide.set(multipliers[0] if multipliers else 1.0)
 
     def _at(self, sample: torch.Tensor) -> Cursor:
         """Return the cursor at the pipeline's sample.
@@ -295,12 +354,19 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
         accepted = self._program.moves[self._call - 1].accept
         return self._cursor._replace(point=x, state=x if accepted else self._cursor.state)
 
-    def _nodes(self, timesteps: torch.Tensor) -> list[int]:
-        """Return the nodes for `add_noise`: those of the current run, or else of the times."""
-        index = self._begin_index if self._step_index is None else self._step_index
-        times = torch.atleast_1d(torch.as_tensor(timesteps))
-        calls = [self.index_for_timestep(t) if index is None else index for t in times]
-        return [call // self.table.nfe_per_step for call in calls]
+    # Times
+
+    def _network_times(self, levels: torch.Tensor) -> torch.Tensor:
+        """Return the times (float32) with which the network is called at noise levels."""
+        scale = self.config.num_train_timesteps
+        return (scale * levels if self.times is None else self.times.time(levels)).float()
+
+    def _shifted_times(self, mu: float | None) -> ShiftedTimes:
+        """Return a flow model's times; `mu` counts where the configuration shifts dynamically."""
+        shift = float(self.config.get("shift") or 1.0)
+        if mu is not None and self.config.get("use_dynamic_shifting"):
+            shift = mu if self.config.get("time_shift_type") == "linear" else math.exp(mu)
+        return ShiftedTimes(shift, self.config.num_train_timesteps)
 
     # Saving
 

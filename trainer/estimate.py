@@ -90,7 +90,7 @@ def estimate(config: TrainConfig, seconds: float = 900) -> Estimate:
 
 def check_disk(config: TrainConfig, shape: tuple[int, ...] = ()) -> None:
     """Raise ConfigError if there is too little disk space; `shape` is the model's."""
-    teacher = 4 * sum(config.settings().sizes) * math.prod(shape)
+    teacher = 4 * config.settings().pairs * math.prod(shape)
     for folder, needed in ((jobs_home(), ROOM + teacher), (solver_folders()[0], 2**20)):
         place = next(p for p in (folder, *folder.absolute().parents) if os.path.isdir(p))
         free = shutil.disk_usage(place).free

@@ -29,6 +29,7 @@ class Gallery:
     """Writes numbered sheets of pictures into a folder; none if the model makes no pictures.
 
     The first event of the phase "teacher" tells the run's teacher; nothing is drawn before that.
+    Pictures begin in noise, so tables for strengths are not drawn.
     """
 
     def __init__(self, model: TrainerModel, folder: Path) -> None:
@@ -47,8 +48,8 @@ class Gallery:
         """
         table, nfe = event.table, event.nfe
         if event.phase == TEACHER:
-            self.teacher = table
-        if table is None or nfe is None or self.teacher is None:
+            self.teacher = self.teacher or table  # the strengths' teachers come later
+        if table is None or nfe is None or event.strength is not None or self.teacher is None:
             return
         if table == self._last or not self.throttle.ready():
             return

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelError, TrainingError
+from ..names import PART_SHARE
 from .progress import duration
 
 if TYPE_CHECKING:
@@ -21,6 +22,15 @@ LONGEST_CALL = 20.0
 REPEATS = 3
 OVERHEAD = 1.15
 """Factor for pictures and for the loop itself."""
+
+IMG2IMG_STRENGTHS = (0.3, 0.5, 0.75)
+"""What front ends train where image-to-image is switched on."""
+
+IMG2IMG_COST = (
+    f"Each strength takes {PART_SHARE:g} of the effort for each step count, and up to a quarter "
+    "for the teacher's pictures; with three, training takes up to three times as long (with the "
+    "paper's methods four times)."
+)
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,13 @@ def event_message(event: Event) -> str:
         return f"Choosing the teacher: {event.step} of {event.total} measured"
     if event.phase == TEACHER:
         return f"Rendering teacher samples: {event.step} of {event.total}"
+    assert event.goal is not None  # all other phases have one
+    title = event.goal.title
     if event.phase == SEARCH:
-        return f"{event.nfe} steps: classical solvers, run {event.step} of at most {event.total}"
+        return f"{title}: classical solvers, run {event.step} of at most {event.total}"
     if event.phase == SCORING:
-        return f"{event.nfe} steps: scoring on new noise, {event.step} of {event.total}"
-    return f"{event.nfe} steps, iteration {event.step}: error {event.validation:.4g}"
+        return f"{title}: scoring on new noise, {event.step} of {event.total}"
+    return f"{title}, iteration {event.step}: error {event.validation:.4g}"
 
 
 class RunProgress:
@@ -36,6 +38,7 @@ class RunProgress:
         return Metric(
             phase=event.phase,
             nfe=event.nfe,
+            strength=event.strength,
             step=event.step,
             loss=_finite(event.loss),
             validation=_finite(event.validation),

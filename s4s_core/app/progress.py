@@ -18,11 +18,13 @@ Seconds = Annotated[float, between(0, 1e12)]
 class Metric:
     """A line of metrics.jsonl: an event of a run. Numbers that are not finite are None.
 
-    calls, seconds, progress: what the run has spent, and done of it; eta: seconds left.
+    nfe, strength: those of the table in training. calls, seconds, progress: what the run has spent,
+    and done of it; eta: seconds left.
     """
 
     phase: str = ""
     nfe: Count | None = None
+    strength: Share | None = None
     step: Count = 0
     loss: float | None = None
     validation: float | None = None

@@ -10,7 +10,8 @@ from problems import PROBLEMS
 from s4s_core import SolverPack, classical_table, sample, schedule
 from s4s_core.demo import load_demo
 from s4s_core.mixture import GaussianMixture
-from s4s_core.parts import FINE, NEAR, part_table, relaid, stretched
+from s4s_core.parts import FINE, part_table, relaid, stretched
+from s4s_core.slicing import from_node
 from s4s_core.spacing import lay_nodes, levels_at, places_of
 from s4s_core.strength import Below, level_of
 
@@ -91,30 +92,48 @@ def pack_of(space="ve", guided=False):
 
 @pytest.mark.parametrize("space", ["ve", "flow"])
 def test_the_nearest_trained_part_runs(space):
+    """Within reach: the fewer the calls, the longer a step, and the farther a table may move."""
     pack = pack_of(space)
-    near, far = sorted(pack.parts, key=lambda part: part.sigmas[0])
-    for part in (near, far):
-        level = float(part.sigmas[0])
+    levels = [float(part.sigmas[0]) for part in pack.parts]
+    for part, level in zip(pack.parts, levels, strict=True):
         assert part_table(pack, level, 0.0, 4, LOWEST) == stretched(part, level)
-        for sign in (1, -1):
-            at = level * np.exp(0.3 * sign) if space == "ve" else level + 0.05 * sign
+        for shift in (0.3, -0.3):
+            at = level_at_snr(space, snr(space, level) + shift)
             table = part_table(pack, at, 0.0, 4, LOWEST)
             assert table == stretched(part, at) and table.sigmas[0] == at
-    whole = pack[4]
-    high = 0.7 * float(whole.sigmas[0]) if space == "ve" else 0.9992
-    assert part_table(pack, high, 0.0, 4, LOWEST) == stretched(whole, high)
     for calls in (3, 5):  # no part has as many
-        table = part_table(pack, float(near.sigmas[0]), 0.0, calls, LOWEST)
-        assert table.nfe == calls and table.coefficients.keys() != near.coefficients.keys()
+        table = part_table(pack, levels[1], 0.0, calls, LOWEST)
+        assert table.nfe == calls and table.call_sigmas.tolist() == table.sigmas[:-1].tolist()
+    many = SolverPack.of(table_of(space, 8), parts=[table_of(space, 40, top=levels[0])])
+    step = (snr(space, LOWEST) - snr(space, levels[0])) / 40
+    for share, learned in ((0.5, True), (0.9, False)):
+        at = level_at_snr(space, snr(space, levels[0]) + share * step)
+        table = part_table(many, at, 0.0, 40, LOWEST)
+        assert (table.coefficients.keys() == many.parts[0].coefficients.keys()) == learned
+
+
+def level_at_snr(space, value):
+    return float(1 / (1 + np.exp(value)) if space == "flow" else np.exp(-value))
+
+
+@pytest.mark.parametrize("guided", [True, False])
+def test_under_guidance_the_last_calls_of_a_whole_table_run_near_their_level(guided):
+    """Without it, classical weights are better than learned ones that lack their history."""
+    pack = pack_of(guided=guided)
+    tail = from_node(pack[8], 3)
+    level = 0.9 * float(tail.sigmas[0])
+    table = part_table(pack, level, 0.0, 5, LOWEST)
+    assert (table == stretched(tail, level)) == guided
+    assert (table.guidance is None) != guided
 
 
 @pytest.mark.parametrize("guided, family", [(True, "lms"), (False, "pc")])
 def test_elsewhere_nodes_are_laid_as_learned_ones_lie(guided, family):
     """With a classical solver's weights: the form's own under guidance, else UniPC's."""
-    pack = pack_of(guided=guided)
-    level = float(np.exp(NEAR + 0.2) * 5.0)
-    table = part_table(pack, level, 0.0, 3, LOWEST)
-    np.testing.assert_allclose(table.sigmas, lay_nodes(pack[8].sigmas, 3, level))
+    pack = SolverPack(pack_of(guided=guided).tables)
+    level = float(pack[8].sigmas[4:6].prod() ** 0.5)
+    table = part_table(pack, level, 0.0, 5, LOWEST)
+    np.testing.assert_allclose(table.sigmas, lay_nodes(pack[8].sigmas, 5, level))
     assert table.family == family and table.guidance is None
     first = part_table(pack, 80.0, level, 2, LOWEST)  # the first of two samplers
     np.testing.assert_allclose(first.sigmas, lay_nodes(pack[8].sigmas, 2, 80.0, level))

@@ -198,3 +198,37 @@ def run(kind, pipe, noise, steps, output="latent", **options):
     if output == "latent" and kind in ("flux", "schnell"):
         return pipe._unpack_latents(result, SIZE, SIZE, pipe.vae_scale_factor)
     return result
+
+
+IMAGE_TO_IMAGE = {
+    "sd1": "StableDiffusionImg2ImgPipeline",
+    "sdxl": "StableDiffusionXLImg2ImgPipeline",
+    "sd3": "StableDiffusion3Img2ImgPipeline",
+    "flux": "FluxImg2ImgPipeline",
+    "schnell": "FluxImg2ImgPipeline",
+}
+INPAINTING = {"sd1": "StableDiffusionInpaintPipeline", "flux": "FluxInpaintPipeline"}
+
+
+def sibling(pipe, name):
+    """The pipeline of that type with the components of another."""
+    other = getattr(diffusers, name)(**pipe.components)
+    other.set_progress_bar_config(disable=True)
+    return other
+
+
+def change(kind, pipe, strength, steps, **options):
+    """The pipeline's own result from a picture, or options["image"], for both prompts."""
+    picture = torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
+    if kind != "flux":
+        options["negative_prompt"] = [NEGATIVE] * 2
+    if kind == "schnell":
+        options["true_cfg_scale"] = CFG
+    if kind in ("sd3", "flux", "schnell"):
+        options |= {"width": SIZE, "height": SIZE}
+    options = {"image": picture, "output_type": "latent", "guidance_scale": CFG} | options
+    options |= {"strength": strength, "num_inference_steps": steps}
+    result = pipe(list(PROMPTS), generator=torch.Generator().manual_seed(2), **options).images
+    if kind in ("flux", "schnell"):
+        return pipe._unpack_latents(result, SIZE, SIZE, pipe.vae_scale_factor)
+    return result

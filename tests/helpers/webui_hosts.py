@@ -37,12 +37,13 @@ class Job:
     def __init__(self, steps, sampler_name="S4S", batch=2, seed=0, **fields):
         self.steps, self.sampler_name, self.batch = steps, sampler_name, batch
         self.noise = torch.randn(batch, *SHAPE, generator=torch.Generator().manual_seed(seed))
-        self.scheduler = self.hr_scheduler = "Automatic"
+        self.scheduler, self.hr_scheduler = "Automatic", None
         self.is_hr_pass, self.cfg_scale, self.width, self.height = False, GUIDANCE, 32, 32
         self.mask = self.nmask = None
         self.denoising_strength = 0.75
         self.extra_generation_params, self.comments = {}, {}
         vars(self).update(fields)
+        self.hr_scheduler = self.hr_scheduler or self.scheduler
 
     def comment(self, text):
         self.comments[text] = 1
@@ -95,10 +96,12 @@ class Double:
         common = {"SamplerData": SamplerData, "InterruptedException": Interrupted}
         module("modules.sd_samplers_common", **common)
         module("modules.sd_samplers_kdiffusion", KDiffusionSampler=make)
+        self.opts = types.SimpleNamespace(k_sched_type="Automatic")  # which only Classic reads
+        module("modules.shared", opts=self.opts)
         if self.kind != "classic":
-            self.schedulers = module("modules.sd_schedulers", Scheduler=Scheduler)
-            self.schedulers.schedulers = [Scheduler("automatic", "Automatic", None)]
-            self.schedulers.schedulers_map = {}
+            known = {label: each for each in SCHEDULERS for label in (each.name, each.label)}
+            lists = {"schedulers": [*SCHEDULERS], "schedulers_map": known}
+            self.schedulers = module("modules.sd_schedulers", Scheduler=Scheduler, **lists)
         lists = {"all_samplers": [euler], "all_samplers_map": {"Euler": euler}, "samplers": []}
         self.samplers = module("modules.sd_samplers", **lists)
         self.samplers.set_samplers = lambda: vars(self.samplers).update(
@@ -177,9 +180,38 @@ class Script:
         return f"script_{item}"
 
 
+def _uniform(n, sigma_min, sigma_max, inner_model, device):
+    return inner_model.get_sigmas(n)
+
+
+def _simple(n, sigma_min, sigma_max, inner_model, device):
+    gap = len(inner_model.sigmas) / n
+    levels = [float(inner_model.sigmas[-(1 + int(k * gap))]) for k in range(n)]
+    return torch.tensor([*levels, 0.0])
+
+
+def _karras(n, sigma_min, sigma_max, device):
+    levels = torch.linspace(sigma_max ** (1 / 7), sigma_min ** (1 / 7), n) ** 7
+    return torch.cat([levels, torch.zeros(1)])
+
+
+def _rising(n, sigma_min, sigma_max, device):
+    return _karras(n, sigma_min, sigma_max, device).flip(0)
+
+
+SCHEDULERS = (
+    Scheduler("automatic", "Automatic", None),
+    Scheduler("uniform", "Uniform", _uniform, need_inner_model=True),
+    Scheduler("karras", "Karras", _karras, default_rho=7.0),
+    Scheduler("simple", "Simple", _simple, need_inner_model=True),
+    Scheduler("rising", "Rising", _rising),  # of an extension
+)
+
+
 def _euler(model, x, sigmas, extra_args=None, callback=None, disable=None):
-    for sigma, after in zip(sigmas[:-1], sigmas[1:], strict=True):
+    for step, (sigma, after) in enumerate(zip(sigmas[:-1], sigmas[1:], strict=True)):
         x0 = model(x, sigma * x.new_ones(len(x)), **extra_args)
+        callback({"x": x, "i": step, "sigma": sigma, "sigma_hat": sigma, "denoised": x0})
         x = x + (x - x0) / sigma * (after - sigma)
     return x
 
@@ -210,6 +242,7 @@ class CFGDenoiser(torch.nn.Module):
         if host.patched and self.p.is_hr_pass:
             cond_scale = getattr(self.p, "hr_cfg", cond_scale)
         host.state.scales.append(cond_scale)
+        host.state.levels.append(float(sigma[0]))
         if host.state.interrupted:
             raise Interrupted
         self._refine()
@@ -250,8 +283,20 @@ def _kdiffusion_sampler(host):
             self.model_wrap = self.model_wrap_cfg.inner_model
 
         def get_sigmas(self, p, steps):
-            function = host.schedulers.schedulers_map[p.scheduler].function
-            return function(n=steps, sigma_min=0.03, sigma_max=14.6, device="cpu").cpu()
+            low, high = (float(self.model_wrap.sigmas[end]) for end in (0, -1))
+            ends = {"sigma_min": low, "sigma_max": high, "device": "cpu"}
+            if host.kind == "classic":
+                karras = host.opts.k_sched_type == "karras"
+                return _karras(steps, **ends) if karras else self.model_wrap.get_sigmas(steps)
+            name = (p.hr_scheduler if p.is_hr_pass else p.scheduler) or "Automatic"
+            if name == "Automatic":
+                name = self.config.options.get("scheduler")
+            found = host.schedulers.schedulers_map.get(name)
+            if found is None or found.function is None:
+                return self.model_wrap.get_sigmas(steps)
+            p.extra_generation_params["Schedule type"] = found.label
+            inner = {"inner_model": self.model_wrap} if found.need_inner_model else {}
+            return found.function(n=steps, **ends, **inner)
 
         def initialize(self, p):
             self.p = self.model_wrap_cfg.p = p
@@ -263,7 +308,8 @@ def _kdiffusion_sampler(host):
 
         def _launch(self, p, steps, x, sigmas):
             self.initialize(p)
-            self.model_wrap_cfg.total_steps = steps
+            self.model_wrap_cfg.total_steps = host.state.sampling_steps = steps
+            host.state.levels = []
             given = dict.fromkeys(("cond", "uncond", "image_cond"))
             scale = {"cond_scale": p.cfg_scale} if host.passes_scale else {}
             self.sampler_extra_args = given | scale | {"s_min_uncond": 0}

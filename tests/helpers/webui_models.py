@@ -57,6 +57,9 @@ class Predictor(torch.nn.Module):
         levels = torch.arange(1, 1001) / 1000 if flow else TIMES.log_sigmas.exp().float()
         self.register_buffer("sigmas", levels)
 
+    def sigma(self, time):
+        return time if self.flow else TIMES.sigma(time)  # for Flux, where get_sigmas goes up to 999
+
     def timestep(self, sigma):
         if self.flow:
             return sigma
@@ -84,7 +87,15 @@ class PatchedModel(torch.nn.Module):
         return x - out * sigma.reshape(-1, 1, 1, 1)
 
 
-class ScheduleLinker(torch.nn.Module):
+class Schedule(torch.nn.Module):
+    """k-diffusion's levels for the schedule type Automatic: equal distances in time, and 0."""
+
+    def get_sigmas(self, steps):
+        times = torch.linspace(len(self.sigmas) - 1, 0, steps)
+        return torch.cat([self.t_to_sigma(times), torch.zeros(1)]).float()
+
+
+class ScheduleLinker(Schedule):
     """Forge's wrapper of the model, with the predictor's levels."""
 
     def __init__(self, model):
@@ -93,14 +104,20 @@ class ScheduleLinker(torch.nn.Module):
 
     sigmas = property(lambda self: self.predictor.sigmas)
 
+    def t_to_sigma(self, time):
+        return self.predictor.sigma(time)
 
-class CompVisDenoiser(torch.nn.Module):
+
+class CompVisDenoiser(Schedule):
     """k-diffusion's wrapper: rounds times only if it quantises."""
 
     def __init__(self, model, quantize):
         super().__init__()
         self.inner_model, self.quantize = model, quantize
         self.register_buffer("sigmas", TIMES.log_sigmas.exp().float())
+
+    def t_to_sigma(self, time):
+        return TIMES.sigma(time)
 
     def sigma_to_t(self, sigma):
         time = TIMES.time(sigma)

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from s4s_core.errors import ConfigError
+from s4s_core.app.estimate import IMG2IMG_STRENGTHS
+from s4s_core.errors import ConfigError, S4SError
 from s4s_core.names import EFFORTS, effort_text, efforts_text
 from s4s_core.training.settings import Settings
 from trainer import toml
@@ -53,7 +54,7 @@ FULL = TrainConfig(
     nfes=(8, 4, 4),
     budget=500,
     teacher="unipc-bh2:3:logsnr:20",
-    options={"samples": 8, "relax": 2, "times": False},
+    options={"samples": 8, "relax": 2, "times": False, "strengths": (0.5, 0.3)},
 )
 
 
@@ -196,6 +197,9 @@ model = 1 -> must be a section
 [options]; samples = 9999999 -> samples must be between 0 and 1000000
 [options]; samples = -1 -> samples
 [options]; times = 1 -> times must be true or false
+[options]; strengths = 0.5 -> strengths must be a list
+[options]; strengths = ['x'] -> every entry of strengths must be a number
+[options]; strengths = [1] -> every entry of strengths must be between 0.01 and 0.99
 nfes = 5 -> nfes must be a list
 nfes = [] -> at least one step count
 nfes = [0] -> between 1 and 100
@@ -270,9 +274,11 @@ def test_effort_is_model_calls_and_a_budget_wins():
 
 
 def test_presets_keep_the_model_and_set_the_rest():
-    config = TrainConfig(model=ModelChoice("mixture"), nfes=(4,), seed=3, budget=9, name="n")
+    options = {"strengths": [0.5], "starts": 1}
+    config = TrainConfig(ModelChoice("mixture"), "n", (4,), seed=3, budget=9, options=options)
     for name in PRESETS:
         changed = with_preset(config, name)
+        assert changed.options == {**PRESETS[name].changes.get("options", {}), "strengths": [0.5]}
         kept = (changed.model, changed.nfes, changed.seed, changed.name)
         assert kept == (config.model, (4,), 3, "n")
         assert changed.budget == 0 and from_toml(to_toml(changed)) == changed
@@ -280,6 +286,13 @@ def test_presets_keep_the_model_and_set_the_rest():
     assert alt.method == "s4s-alt" and alt.options["samples"] == 1400
     with pytest.raises(ConfigError, match="Unknown preset"):
         with_preset(config, "mad")
+
+
+def test_a_file_has_room_for_all_tables():
+    every = tuple(range(1, 101))
+    TrainConfig(nfes=every, options={"strengths": [0.5]})
+    with pytest.raises(ConfigError, match="cannot hold 300 tables: use at most 200"):
+        TrainConfig(nfes=every, options={"strengths": [0.3, 0.5]})
 
 
 def test_relative_paths_become_absolute(tmp_path, monkeypatch):
@@ -325,6 +338,12 @@ def test_the_command_line_changes_a_file(tmp_path):
     other = parse("--model", "diffusers:/models/x", "--prompt", "a", "--prompt", "b")
     assert other.model.path == "/models/x" and other.model.prompts == ("a", "b")
     assert parse("--preset", "paper: S4S").method == "s4s" and parse() == TrainConfig()
+    assert parse("--strengths").options == {"strengths": list(IMG2IMG_STRENGTHS)}
+    both = parse("--config", str(path), "--strengths", "0.4", "--init", "ipndm:3:edm")
+    assert both.options == {**FULL.options, "strengths": [0.4], "init": "ipndm:3:edm"}
+    for bad, says in (("a", "such as 0.3,0.5,0.75"), ("", "such as"), ("7", "between 0.01")):
+        with pytest.raises(S4SError, match=says):
+            parse("--strengths", bad)
 
 
 REMOTE = (

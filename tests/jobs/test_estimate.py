@@ -14,12 +14,14 @@ from s4s_core.app import estimate as shared
 from s4s_core.app.plan import RunProgress
 from s4s_core.errors import ConfigError, ModelError, S4SError, TrainingError
 from s4s_core.mixture import GaussianMixture
+from s4s_core.names import EFFORTS
 from s4s_core.objectives import L2
 from s4s_core.schedules.gits import CALLS as GITS_CALLS
 from s4s_core.training.gradient import PLAIN_COST
+from s4s_core.training.settings import Goal
 from trainer import estimate
 from trainer.cli import main
-from trainer.config import TrainConfig
+from trainer.config import PRESETS, TrainConfig, with_preset
 from trainer.memory import available
 from trainer.models import ModelChoice
 from trainer.training import call_plan, train
@@ -121,6 +123,35 @@ def test_the_plan_bounds_what_is_spent(method):
     assert any("steps, iteration" in line.message for line in lines)
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_strengths_cost_what_the_switch_says(preset):
+    for nfes in ((5,), (4, 5, 6, 8)):
+        alone = TrainConfig(nfes=nfes)
+        both = replace(alone, options={"strengths": shared.IMG2IMG_STRENGTHS})
+        before, after = (call_plan(with_preset(config, preset)) for config in (alone, both))
+        times = 4 if preset.startswith("paper") else 3
+        assert (times - 0.6) * before.total < after.total < (times + 0.01) * before.total
+        sizes = after.settings.sizes
+        assert after.pairs - before.pairs == 3 * 20 * sum(sizes)
+        if preset in EFFORTS:
+            assert 20 * sum(sizes) <= 0.27 * EFFORTS[preset]
+
+
+def test_the_plan_bounds_what_strengths_spend():
+    """With a named teacher too."""
+    options = {"samples": 8, "validation": 4, "held_out": 4, "strengths": [0.3, 0.6]}
+    config = TrainConfig(nfes=(3,), budget=2000, teacher="unipc-bh2:3:logsnr:8", options=options)
+    result, lines = progress_lines(config, small(fingerprint=None))
+    assert 0.3 * call_plan(config).total < result.calls <= 1.05 * call_plan(config).total
+    assert result.calls > call_plan(replace(config, options={})).total
+    assert list(dict.fromkeys((line.nfe, line.strength) for line in lines)) == [
+        *((None, None), (3, None), (3, 0.6), (3, 0.3))
+    ]
+    assert "3 steps at strength 0.3: scoring on new noise" in lines[-1].message
+    assert any("3 steps at strength 0.6, iteration 1: error" in line.message for line in lines)
+    assert [each["strength"] for name, each in result.scores.items() if "@" in name] == [0.6, 0.3]
+
+
 def test_the_plan_counts_what_gits_measures():
     """The teacher and the start each measure the model once per run."""
     model, calls = small(fingerprint=None), []
@@ -206,7 +237,7 @@ def test_what_the_objective_takes_is_in_the_estimate(monkeypatch, method):
     monkeypatch.setattr("s4s_core.objectives.objective", lambda name, decode: Slow())
     monkeypatch.setattr(shared.time, "perf_counter", lambda: 1.0 * sum(ticks))
     config = replace(MIXTURE, method=method)
-    assert estimate.measure(config).seconds >= call_plan(config).training[4] // 4
+    assert estimate.measure(config).seconds >= call_plan(config).training[Goal(4)] // 4
 
 
 def test_too_little_disk_space_is_an_error(monkeypatch):
@@ -215,6 +246,8 @@ def test_too_little_disk_space_is_an_error(monkeypatch):
     pairs = {"samples": 50, "validation": 30, "held_out": 20}
     with pytest.raises(ConfigError, match="467 MB needed, 70 MB free"):
         estimate.check_disk(TrainConfig(options=pairs), (100, 100, 100))
+    with pytest.raises(ConfigError, match="867 MB needed"):
+        estimate.check_disk(TrainConfig(options={**pairs, "strengths": [0.5]}), (100, 100, 100))
 
 
 @pytest.mark.parametrize(

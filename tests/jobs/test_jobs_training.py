@@ -34,8 +34,10 @@ from s4s_core.app.pictures import thumbnail
 from s4s_core.app.processes import end_tree, trainer_command
 from s4s_core.app.progress import Throttle
 from s4s_core.candidates import named_solver
+from s4s_core.parts import stretched
 from s4s_core.schedules import gits
 from s4s_core.training.task import Event
+from trainer.cli import main
 from trainer.config import TrainConfig, from_plain
 from trainer.gallery import Gallery
 from trainer.jobs import queue_job, worker
@@ -140,6 +142,19 @@ def test_nothing_is_drawn_before_the_teacher_is_known(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_pictures_begin_in_noise(tmp_path):
+    """No table for a strength is drawn, and none with a strength's teacher."""
+    model = open_model(ModelChoice("python", f"{MODELS}:pictures"))
+    gallery = Gallery(model, tmp_path)
+    teacher, table = (named_solver(model, "euler:1:edm", n, 0.0).table for n in (5, 3))
+    for each in (teacher, stretched(teacher, 2.0)):
+        gallery.show(Event("teacher", None, 0, 9, table=each))
+    assert gallery.teacher == teacher
+    for phase in ("search", "gauss-newton", "scoring"):
+        gallery.show(Event(phase, 3, 1, 9, table=stretched(table, 2.0), strength=0.5))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_killed_and_resumed_job_gives_the_same_bytes(home):
     """Killed while it chooses a teacher, while it searches, and later; the last part runs here."""
     whole = add()
@@ -160,6 +175,33 @@ def test_a_killed_and_resumed_job_gives_the_same_bytes(home):
     assert view.status == "done" and result(job) == result(whole)
     assert view.result == whole.view().result, "the same bytes are one file"
     assert len(list(solver_folders()[0].iterdir())) == 1
+
+
+def test_a_job_for_strengths_resumes_to_the_same_bytes_and_is_shown(home, capfd):
+    """Killed while it draws the strength's pairs, and while it trains there; then the panel, the
+    command line and a comparison show its solver."""
+    strengths = {"nfes": (3,), "options": {**SMALL["options"], "strengths": [0.5]}}
+    whole = add(**strengths)
+    work_here(whole)
+    log = capfd.readouterr().out
+    assert "\n3 steps at strength 0.5: classical solvers, run 1 of at most" in log
+    deaths, job, reached = home / "deaths", add(**strengths), []
+    deaths.write_text("290 560")
+    while deaths.read_text():
+        assert work_there(job, S4S_TEST_DEATHS=str(deaths)) != 0
+        reached.append([metrics_lines(job)[-1][key] for key in ("phase", "nfe", "strength")])
+        job.resume(start=False)
+    view = work_here(job)
+    assert view.status == "done" and result(job) == result(whole)
+    assert reached == [["teacher", None, None], ["gauss-newton", 3, 0.5]]
+    assert {line.strength for line in job.metrics()} == {None, 0.5}
+    for arguments in (["jobs", "show", job.id], ["inspect", str(job.path / RESULT)]):
+        assert main(arguments) == 0
+        assert re.search("3 steps at strength 0.5  Error +0", capfd.readouterr().out)
+    model = ["--model", f"python:{MODELS}:pictures", "--solver", str(job.path / RESULT)]
+    assert main(["compare", *model, "--count", "2", "--out", str(home / "c.png")]) == 0
+    assert "  3 steps\n" in capfd.readouterr().out
+    assert main(["render", *model, "--nfe", "3", "--out", str(home / "sheets")]) == 0
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from panels import ROOT
 from s4s_core import load_solver
 from s4s_core.app import jobs as store
 from s4s_core.app.description import describe
+from s4s_core.app.estimate import IMG2IMG_STRENGTHS
 from s4s_core.demo import SOLVERS
 from s4s_core.errors import ConfigError, JobError, ModelError, S4SError
 from trainer.config import TrainConfig, from_toml, to_toml
@@ -43,8 +44,9 @@ class Host:
 def values(**changed):
     """Values of the fields of Train as the page has them at first."""
     given = {
-        **dict(kind="demo", path="", nfes=["5"], effort="normal", cfg=0, width=0, height=0),
-        **dict(prompts="", name="", negative="", method=train.AS_PRESET, objective=train.AS_PRESET),
+        **dict(kind="demo", path="", nfes=["5"], img2img=False, effort="normal", cfg=0, width=0),
+        **dict(height=0, prompts="", name="", negative=""),
+        **dict(method=train.AS_PRESET, objective=train.AS_PRESET),
         **dict(teacher="auto", budget=0, seed=0, dtype="auto", device="auto", offload=False),
     }
     assert tuple(given) == train.NAMES
@@ -113,6 +115,8 @@ def test_fields_reach_the_config():
     assert paper.method == "s4s" and paper.objective.startswith("lpips")
     changed = train.read_config(*values(effort="paper: S4S", objective="l2"))
     assert changed == replace(paper, objective="l2")  # advanced fields override the preset
+    both = train.read_config(*values(effort="paper: S4S", img2img=True))
+    assert both.options == {**paper.options, "strengths": list(IMG2IMG_STRENGTHS)}
 
 
 @pytest.mark.parametrize(
@@ -157,6 +161,7 @@ def test_any_value_of_a_field_gives_a_config_or_one_sentence(field):
     [
         {},
         dict(effort="quick", nfes=["4", "8"], seed=7, budget=5, name="n", prompts="a\nb"),
+        dict(effort="thorough", nfes=["4", "8"], img2img=True),
         dict(effort="thorough", method="ld3", objective="l1"),
         dict(effort="paper: S4S-Alt", teacher="ipndm:3:edm:30", kind="diffusers", path="/m"),
         dict(effort="paper: S4S", objective="auto"),
@@ -224,12 +229,16 @@ def test_a_job_is_shown_with_progress_samples_curves_and_log():
     assert "50%" in card and "exit code 7" in card and "It broke" in card and EVIL not in card
     assert "data:image/png;base64,YSBwaWN0dXJl" in samples
     assert curves.count("<polyline") == 4 and "4 steps" in curves and "NaN" not in curves
+    assert curves.count("<svg") == 2 and "strength" not in curves
     assert "first line" in log and EVIL not in log
     assert [button["interactive"] for button in buttons] == [False, True, True, True]
     assert not confirm["visible"]
     (job.path / "samples" / "0002.png").write_bytes(b"the newest")
+    rows += [{**row, "strength": 0.5} for row in rows]
+    (job.path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
     later = jobs.refresh(shown, job.id)
     assert "dGhlIG5ld2VzdA" in later[2] and later[1] == compat.UNCHANGED
+    assert later[3].count("<svg") == 4 and "Training loss, strength 0.5" in later[3]
     assert "s4s-scores" not in card
     shutil.copy(SOLVERS["ve"], job.path / "result.safetensors")
     scores = markup.score_table(describe(load_solver(SOLVERS["ve"])))

@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.skipif(bool(browsers.reason_to_skip()), reason=browsers.reason_to_skip() or "-"),
 ]
 TRAINING_SECONDS = 1800
+CHARTS = "[...document.querySelectorAll('.s4s-charts')].find((e) => e.offsetParent).innerHTML"
 GRID = "document.querySelector('#s4s-job .s4s-sheet img')"
 
 
@@ -95,6 +96,7 @@ def test_a_killed_panel_loses_nothing(tmp_path):
             panel.start()
             with browsers.opened(panel.url) as page:
                 if attempt == 0:
+                    page.page.get_by_label("Also for img2img").check()
                     page.train(Budget=2500)
                 page.tab("Jobs")
                 page.page.wait_for_selector("#s4s-job [data-status]:visible")
@@ -106,6 +108,12 @@ def test_a_killed_panel_loses_nothing(tmp_path):
             page.page.wait_for_selector("#s4s-job [data-status]:visible")
             page.wait_until_done(TRAINING_SECONDS)
             assert page.page.locator("#s4s-jobs input[type=radio]").count() == 1
+            page.tab("Solvers")
+            charts = page.page.locator(".s4s-charts:visible")
+            before = charts.inner_html()
+            page.page.get_by_label("5 steps at strength 0.3", exact=True).check()
+            page.page.wait_for_function(f"(before) => {CHARTS} !== before", arg=before)
+            assert page.faults == []
     finally:
         panel.kill()
 

@@ -14,6 +14,7 @@ from s4s_core import load_solver, save_solver
 from s4s_core.app.description import describe
 from s4s_core.app.folders import list_solvers, solver_files
 from s4s_core.errors import S4SError, SolverFileError
+from s4s_core.parts import stretched
 from s4s_core.solver_file import dump_solver
 from s4s_core.table import SolverPack
 from trainer.panel import charts, markup, solvers
@@ -23,17 +24,32 @@ LOOKS = {"median": 0.09, "classical_median": 0.1, "look": 0.03, "classical_look"
 
 
 def test_a_solver_is_shown_with_facts_scores_download_and_charts(files):
-    listed, parts, card, link, nfes, plot, delete, confirm = solvers.refresh({}, None, None)
+    listed, merged, card, link, tables, plot, delete, confirm = solvers.refresh({}, None, None)
     names = ["a.safetensors", "b.safetensors"]
-    assert listed["choices"] == parts["choices"] == names and listed["value"] == names[0]
+    assert listed["choices"] == merged["choices"] == names and listed["value"] == names[0]
     description = describe(load_solver(files / names[0]))
     for text in (*description.facts().values(), description.sha256, "Best classical (error)"):
         assert html.escape(text) in card
     assert "data:image/png;base64,AAAA" in card
     assert f'download="{names[0]}"' in link
     assert base64.b64encode((files / names[0]).read_bytes()).decode() in link
-    assert nfes["choices"] == ["3", "4", "5"] and nfes["value"] == "3"
-    assert plot.count("<svg") >= 2 and delete["interactive"] and not confirm["visible"]
+    assert tables["choices"] == [(f"{n} steps", str(n)) for n in (3, 4, 5)]
+    assert tables["value"] == "3" and plot.count("<svg") >= 2
+    assert delete["interactive"] and not confirm["visible"]
+
+
+def test_a_part_of_a_solver_is_shown_like_its_other_tables(files):
+    pack = load_solver(files / "b.safetensors")
+    part = stretched(pack[6], 5.0)
+    scores = {"6": ERRORS, "6@5": ERRORS | {"rmse": 0.15, "strength": 0.5}}
+    parted = SolverPack(pack.tables, {"scores": scores}, (part,))
+    save_solver(files / "parts.safetensors", parted)
+    _, _, card, _, tables, plot, _, _ = solvers.refresh({}, "parts.safetensors", "6@5")
+    title = "6 steps at strength 0.5"
+    assert tables["choices"] == [("6 steps", "6"), (title, "6@5")] and "value" not in tables
+    assert f"<td>{title}</td><td>0.1500 (75%)</td>" in card
+    assert plot == markup.charts(charts.table_charts(part))
+    assert plot != markup.charts(charts.table_charts(pack[6]))
 
 
 def test_scores_are_shown_with_what_part_they_are_of_the_best_classical_ones(files):
@@ -57,24 +73,22 @@ def test_scores_are_shown_with_what_part_they_are_of_the_best_classical_ones(fil
     assert markup.score_table(describe(SolverPack(pack.tables, {}))) == ""
 
 
-def guided_pack(pack, *multipliers):
-    """The pack's table of as many calls, with guidance."""
-    table = pack[len(multipliers)]
-    return SolverPack.of(table.replace(guidance=multipliers))
+def guided(table, *multipliers):
+    return table.replace(guidance=multipliers)
 
 
 def test_guidance_is_drawn_where_a_table_sets_it(files):
     bundled = load_solver(files / "a.safetensors")
     pack = SolverPack.of(*(t.replace(guidance=None) for t in bundled.tables.values()))
-    plain, title = charts.table_charts(pack, 3), "Guidance by call"
+    plain, title = charts.table_charts(pack[3]), "Guidance by call"
     assert not any(title in chart for chart in plain)
-    noise, bars, *weights = charts.table_charts(guided_pack(pack, 0.9, 0.5, 1.25), 3)
+    noise, bars, *weights = charts.table_charts(guided(pack[3], 0.9, 0.5, 1.25))
     assert [noise, *weights] == plain and title in bars
     assert all(f">{text}</text>" in bars for text in ("0.90", "0.50", "1.25"))
     tall = [float(height) for height in re.findall(r'height="([\d.]+)" rx', bars)]
     assert tall == pytest.approx([tall[2] * part / 1.25 for part in (0.9, 0.5, 1.25)], abs=0.1)
     for multipliers in ((0, 0, 0), (1e308, 0, 1), (5e-324, 1, 1)):
-        text = charts.table_charts(guided_pack(pack, *multipliers), 3)[1]
+        text = charts.table_charts(guided(pack[3], *multipliers))[1]
         assert text.count("<rect") == 3 and not re.search(r"\b(nan|inf)\b|=\"-", text)
 
 
@@ -83,8 +97,8 @@ def test_a_solver_of_extreme_numbers_is_drawn(files, sigmas):
     """A file may hold any finite number."""
     pack = extreme_pack(sigmas)
     (files / "extreme.safetensors").write_bytes(dump_solver(pack))
-    *_, nfes, plot, _, _ = solvers.refresh({}, "extreme.safetensors", None)
-    assert nfes["choices"] == [str(pack.nfes[0])]
+    *_, tables, plot, _, _ = solvers.refresh({}, "extreme.safetensors", None)
+    assert tables["value"] == str(pack.nfes[0])
     assert plot.count("<svg") == 2 and plot.count("<text") < 100
     assert not re.search(r"\b(nan|inf)\b", plot)
 
@@ -104,11 +118,11 @@ def test_a_bad_file_is_listed_with_its_fault_and_refused_as_an_upload(files):
     bad = typical()[0]
     (files / "bad.safetensors").write_bytes(bad.data)
     before = sorted(files.iterdir())
-    _, _, card, link, nfes, plot, _, _ = solvers.refresh({}, "bad.safetensors", None)
+    _, _, card, link, tables, plot, _, _ = solvers.refresh({}, "bad.safetensors", None)
     text = html.unescape(card)
     assert bad.fault in text and text.count(str(files)) == 1
     assert text.isprintable() and len(text) < 1000
-    assert link == plot == "" and nfes["choices"] == []
+    assert link == plot == "" and tables["choices"] == []
     with pytest.raises(SolverFileError, match=bad.fault):
         solvers.add(bad.data)
     for data in (None, "text", b""):

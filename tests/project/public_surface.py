@@ -211,7 +211,8 @@ def webui(root):
         spec.loader.exec_module(script)
         section = script.Section()
         samplers = [each for each in host.samplers.all_samplers if each.name != "Euler"]
-        schedules = [each for each in host.schedulers.schedulers if each.name != "automatic"]
+        known = hosts.SCHEDULERS
+        schedules = [each for each in host.schedulers.schedulers if each not in known]
         plot = types.SimpleNamespace(
             axis_options=[],
             AxisOption=lambda label, *_args, **_options: types.SimpleNamespace(label=label),

@@ -56,7 +56,7 @@ def test_train_saves_a_solver_that_beats_every_classical_one(capsys, tmp_path, m
     assert pack.metadata["training"]["calls"] == summary["calls"]
     compare = ["compare", "--model", "mixture", "--solver", "my.safetensors", "--nfe", "5"]
     code, text, _ = run(capsys, *compare)
-    assert code == 0 and "5 NFE" in text and "of the best classical" in text
+    assert code == 0 and "\n  5 steps\n" in text and "of the best classical" in text
     assert [path.name for path in tmp_path.iterdir()] == ["my.safetensors"]
 
 

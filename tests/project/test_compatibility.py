@@ -212,6 +212,7 @@ def test_a_cancelled_job_of_the_old_version_goes_on_where_it_was(home, id, round
 # The public surface
 
 CHANGED = {
+    "webui.samplers.0.2.scheduler is gone": "Automatic gives the host's levels: where runs begin",
     "library.functions.classical_table.parameters.space.default": "required: 've' was a trap",
     "library.functions.fit.parameters.start is gone": "fit(init=table) replaces fit(start=table)",
     "library.classes.Event.members lacks 'eta'": "nothing used it",

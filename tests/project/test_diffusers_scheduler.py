@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager, nullcontext
 
+import numpy as np
 import pytest
 import tiny_pipelines as tiny
 import torch
@@ -9,8 +10,10 @@ from problems import PROBLEMS
 
 from s4s_core import classical_table, fit, sample, save_solver, schedule
 from s4s_core.errors import HostError, ModelError, S4SError, SolverFileError, TableError
+from s4s_core.parts import part_table, stretched
 from s4s_core.sampling import Cursor, advance, call_vectors, compiled, evaluate
 from s4s_core.spaces import DiscreteTimes
+from s4s_core.strength import Below
 from s4s_core.table import SolverPack
 from s4s_core.teacher import default_teacher
 from trainer.diffusers_scheduler import S4SScheduler
@@ -38,14 +41,27 @@ def learned(name, order, nodes, space):
     return table.replace(call_sigmas=calls, **coefficients)
 
 
-def written(path, *tables):
-    save_solver(path, SolverPack.of(*tables))
+def written(path, *tables, parts=()):
+    save_solver(path, SolverPack.of(*tables, parts=parts))
     return str(path)
+
+
+def even_level(space, left):
+    """The noise level where that share of evenly spaced times is left; unshifted in flow models."""
+    time = torch.tensor(1000 * left - 1, dtype=torch.float64)
+    return left if space == "flow" else float(DiscreteTimes.scaled_linear().sigma(time))
+
+
+def noised(space, level, picture, noise):
+    return (1 - level if space == "flow" else 1.0) * picture + level * noise
 
 
 @pytest.fixture
 def case(request, tmp_path):
-    """(problem, table, scheduler) of a space, a solver and an order, at 6 calls."""
+    """(problem, table, scheduler) of a space, a solver and an order, at 6 calls; Heun's has 5.
+
+    The pack also has a part for all but 2 of them, trained from a little above where they begin.
+    """
     space, name, order = request.param
     problem = PROBLEMS[space]
     steps = 6 // order if name in ("dpm-solver", "heun") else 6
@@ -53,18 +69,20 @@ def case(request, tmp_path):
     if space == "ve":  # the problem's levels, within what the discrete times reach
         nodes = nodes * (DiscreteTimes.scaled_linear().sigma_max / nodes[0])
     table = learned(name, order, nodes, space)
-    solver = written(tmp_path / "solver.safetensors", table)
+    begin = steps // 3
+    rest = nodes[begin:] * (1.1 * even_level(space, 1 - 2 / table.nfe) / nodes[begin])
+    part = learned(name, order, rest, space)
+    solver = written(tmp_path / "solver.safetensors", table, parts=[part])
     scheduler = S4SScheduler(solver=solver, prediction_type="sample", **tiny.BETAS)
     scheduler.set_timesteps(table.nfe)
     return problem, table, scheduler
 
 
 def drive(scheduler, problem, x, begin=0, change=None):
-    """What a pipeline does, with a denoiser for a network."""
-    scheduler.set_begin_index(begin)
+    """What a pipeline does from a call on, with a denoiser for a network."""
     flow = scheduler.pack.space == "flow"
     for call, time in list(enumerate(scheduler.timesteps))[begin:]:
-        sigma = torch.tensor(scheduler.table.call_sigmas[call])
+        sigma = torch.tensor(scheduler.table.call_sigmas[call - len(scheduler.timesteps)])
         output = problem.model.denoise(x, sigma.expand(len(x)))
         if flow:
             output = (x - output) / sigma.to(x)
@@ -76,23 +94,58 @@ def drive(scheduler, problem, x, begin=0, change=None):
     return x
 
 
+def putting_back(scheduler, sigmas, begin):
+    """What inpainting pipelines do after each call: the noise must be that of the run's node."""
+
+    def put_back(call, x):
+        assert scheduler.step_index == call + 1
+        ones = torch.ones_like(x)
+        kept = scheduler.add_noise(0 * ones, ones, scheduler.timesteps[call : call + 1])
+        node = (call + 1 - begin) // scheduler.table.nfe_per_step
+        assert torch.allclose(kept, sigmas[node] * ones)
+        return x
+
+    return put_back
+
+
 @pytest.mark.parametrize("case", CASES, indirect=True)
-def test_from_any_start_it_is_the_loop(case):
+def test_from_any_node_it_is_the_loop(case):
+    """Without noise of its own, a run goes on from what another has left."""
     problem, table, scheduler = case
-    x = problem.x / problem.x.std() * table.sigmas[0]
-    expected = sample(problem.model.denoise, x, table)
-    assert torch.allclose(drive(scheduler, problem, x), expected, rtol=1e-9, atol=1e-9)
-    scheduler.set_timesteps(table.nfe)
-    picture = problem.model.denoise(problem.x, torch.full((len(x),), float(table.sigmas[0])))
+    for node in (0, 2):
+        scheduler.set_timesteps(table.nfe)
+        begin = node * table.nfe_per_step
+        if begin > 0:
+            scheduler.set_begin_index(begin)
+        x = problem.x / problem.x.std() * table.sigmas[node]
+        put_back = putting_back(scheduler, table.sigmas[node:], begin)
+        shown = drive(scheduler, problem, x, begin, put_back)
+        expected = sample(problem.model.denoise, x, table, start=node)
+        assert torch.allclose(shown, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("begin", [1, 2])
+@pytest.mark.parametrize("case", CASES, indirect=True)
+def test_a_picture_begins_at_even_times(case, begin):
+    """The pack has a part for all calls but 2, and none for all but 1."""
+    problem, table, scheduler = case
+    pack, space = scheduler.pack, table.space
+    picture = problem.model.denoise(problem.x, torch.full((len(problem.x),), 1.0))
     noise = torch.randn(picture.shape, generator=torch.Generator().manual_seed(0)).to(picture)
-    begin, level = 2 * table.nfe_per_step, float(table.sigmas[2])
-    scheduler.set_begin_index(begin)
+    if begin == 2:  # else the time says it
+        scheduler.set_begin_index(begin)
     x = scheduler.add_noise(picture, noise, scheduler.timesteps[begin : begin + 1])
-    scale = 1 - level if table.space == "flow" else 1.0
-    assert torch.allclose(x, scale * picture + level * noise)
+    part = scheduler.table
+    level = float(part.sigmas[0])
+    assert level == pytest.approx(even_level(space, 1 - begin / table.nfe))
+    assert part == part_table(pack, level, pack.ending, table.nfe - begin, 0.01)
+    assert (part == stretched(pack.parts[0], level)) == (begin == 2)
+    assert torch.allclose(x, noised(space, level, picture, noise))
     assert torch.equal(scheduler.scale_noise(picture, scheduler.timesteps[:1], noise), x)
-    expected = sample(problem.model.denoise, x, table, start=2)
-    assert torch.allclose(drive(scheduler, problem, x, begin), expected, rtol=1e-9, atol=1e-9)
+    assert scheduler.begin_index == begin
+    expected = sample(problem.model.denoise, x, part)
+    shown = drive(scheduler, problem, x, begin, putting_back(scheduler, part.sigmas, begin))
+    assert torch.allclose(shown, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("case", CASES, indirect=True)
@@ -138,18 +191,6 @@ def test_what_a_pipeline_changes_is_gone_on_from(case):
         if call == 3:
             cursor = cursor._replace(state=cursor.state / 2, point=cursor.point / 2)
     assert torch.allclose(result, cursor.point, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("case", [("ve", "ipndm", 3)], indirect=True)
-def test_noise_for_inpainting_follows_the_run(case):
-    problem, table, scheduler = case
-    noise, picture = torch.ones_like(problem.x), torch.zeros_like(problem.x)
-    for call in (3, 4):
-        x = scheduler.add_noise(picture, noise, scheduler.timesteps[call : call + 1])
-        assert torch.allclose(x, noise * table.sigmas[call])
-        scheduler.scale_model_input(x, scheduler.timesteps[call])
-        scheduler.step(x, scheduler.timesteps[call], x)
-        assert scheduler.step_index == call + 1
 
 
 GUIDANCE = [0.0, 1.5, 0.5, 1.0, 2.0]
@@ -200,45 +241,137 @@ def test_pipelines_train_save_load_and_sample(opened, tmp_path):
         assert (shown - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
-IMAGE_TO_IMAGE = {
-    "sd1": "StableDiffusionImg2ImgPipeline",
-    "sdxl": "StableDiffusionXLImg2ImgPipeline",
-    "sd3": "StableDiffusion3Img2ImgPipeline",
-    "flux": "FluxImg2ImgPipeline",
-}
+@contextmanager
+def counting(pipe):
+    """A list that gets an entry for each call of the pipeline's network."""
+    calls, network = [], pipe.unet if hasattr(pipe, "unet") else pipe.transformer
+    hook = network.register_forward_hook(lambda *given: calls.append(1))
+    try:
+        yield calls
+    finally:
+        hook.remove()
 
 
-def test_image_to_image(opened, tmp_path):
-    """Strength 0.6 of 5 steps is the rest of the table from its third node on, guidance too."""
+def listening(scheduler):
+    """A list that gets (picture, noise, sum) of each time that a pipeline adds noise."""
+    seen, add_noise = [], scheduler.add_noise
+
+    def listen(picture, noise, times):
+        seen.append((picture, noise, add_noise(picture, noise, times)))
+        return seen[-1][-1]
+
+    scheduler.add_noise = listen
+    return seen
+
+
+STOCK = {"ve": "EulerDiscreteScheduler", "flow": "FlowMatchEulerDiscreteScheduler"}
+
+
+def stock_scheduler(space, folder):
+    """The usual scheduler of a saved pipeline, with evenly spaced times."""
+    spacing = {"timestep_spacing": "trailing"} if space == "ve" else {}
+    kind = getattr(tiny.diffusers, STOCK[space])
+    return kind.from_pretrained(folder, subfolder="scheduler", **spacing)
+
+
+@pytest.mark.parametrize("steps", [6, 20])
+@pytest.mark.parametrize("strength", [0.2, 0.4, 0.7])
+@pytest.mark.parametrize("opened", tiny.IMAGE_TO_IMAGE, indirect=True)
+def test_image_to_image(opened, folders, tmp_path, strength, steps):
+    """A run begins where the stock one does, makes as many calls, and is the core's of a part.
+
+    The pack has a whole table of 6 calls, and a part of 8 with guidance, for 0.4 of 20 steps.
+    """
     kind, pipe, model = opened
-    if kind not in IMAGE_TO_IMAGE:
-        pytest.skip("no type of its own")
-    table = learned("ipndm", 2, schedule("uniform", 5, model), model.space)
-    table = table.replace(guidance=GUIDANCE)
+    changing = tiny.sibling(pipe, tiny.IMAGE_TO_IMAGE[kind])
+    stock = changing.scheduler = stock_scheduler(model.space, folders / kind)
+    even = {"sigmas": np.linspace(1, 1 / steps, steps)} if kind == "sd3" else {}
+    with counting(changing) as usual:
+        tiny.change(kind, changing, strength, steps, **even)
+    first = float(stock.sigmas[stock.begin_index])
+
+    above = schedule("uniform", 8, Below(model, 1.05 * first))
+    part = learned("ipndm", 2, above, model.space).replace(guidance=[0.5, 1.5] * 4)
+    whole = learned("ipndm", 2, schedule("uniform", 6, model), model.space)
+    solver = written(tmp_path / "solver.safetensors", whole, parts=[part])
+    scheduler = changing.scheduler = S4SScheduler.from_config(stock.config, solver=solver)
+    seen = listening(scheduler)
+    with guiding(kind, changing, part), counting(changing) as calls:
+        shown = tiny.change(kind, changing, strength, steps)
+    assert len(calls) == len(usual)
+    level, left = float(scheduler.table.sigmas[0]), 1 - stock.begin_index / steps
+    assert level == pytest.approx(first, rel=1e-6 if model.space == "flow" else 5e-3)
+    assert model.space == "flow" or level == pytest.approx(even_level("ve", left))
+
+    table = part_table(scheduler.pack, level, 0.0, steps - stock.begin_index, model.sigma_min)
+    assert scheduler.table == table
+    assert (table.guidance is not None) == ((strength, steps) == (0.4, 20))
+    [(picture, noise, x)] = seen
+    assert torch.allclose(x, noised(model.space, level, picture, noise))
+    if kind == "schnell":
+        table = table.replace(guidance=None)
+    with torch.no_grad():
+        expected = sample(model.denoise, x, table, torch.tensor([0, 1]))
+    assert (shown - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("opened", tiny.IMAGE_TO_IMAGE, indirect=True)
+def test_a_full_run_needs_its_own_table(opened, two):
+    """It is refused before the network is called, or in SD3, which asks for nothing, after once."""
+    kind, pipe, model = opened
+    solver = two[model.space == "flow"]
+    pipe.scheduler = S4SScheduler.from_config(pipe.scheduler.config, solver=solver)
+    missing = "no table for 7 steps. Choose one of 4"
+    noise = torch.zeros(2, *model.shape)
+    with counting(pipe) as calls, pytest.raises(TableError, match=missing):
+        tiny.run(kind, pipe, noise, 7)
+    assert len(calls) == (kind == "sd3")
+    changing = tiny.sibling(pipe, tiny.IMAGE_TO_IMAGE[kind])
+    with counting(changing) as calls, pytest.raises(TableError, match=missing):
+        tiny.change(kind, changing, 1.0, 7)
+    assert not calls
+
+
+@pytest.mark.parametrize("opened", ["sdxl"], indirect=True)
+def test_a_refiner_goes_on_at_the_node_where_its_base_stopped(opened, tmp_path):
+    kind, pipe, model = opened
+    table = learned("ipndm", 2, schedule("uniform", 5, model), "ve").replace(guidance=GUIDANCE)
     solver = written(tmp_path / "solver.safetensors", table)
     pipe.scheduler = S4SScheduler.from_config(pipe.scheduler.config, solver=solver)
-    changing = getattr(tiny.diffusers, IMAGE_TO_IMAGE[kind])(**pipe.components)
-    changing.set_progress_bar_config(disable=True)
-    seen, add_noise = {}, pipe.scheduler.add_noise
-
-    def listen(samples, noise, times):
-        seen["x"] = add_noise(samples, noise, times)
-        return seen["x"]
-
-    pipe.scheduler.add_noise = listen
-    picture = torch.rand(2, 3, tiny.SIZE, tiny.SIZE, generator=torch.Generator().manual_seed(1))
-    options = {} if kind == "flux" else {"negative_prompt": [tiny.NEGATIVE] * 2}
-    if kind in ("sd3", "flux"):
-        options |= {"width": tiny.SIZE, "height": tiny.SIZE}
-    options |= {"strength": 0.6, "num_inference_steps": 5, "guidance_scale": tiny.CFG}
-    options |= {"output_type": "latent", "generator": torch.Generator().manual_seed(2)}
-    with guiding(kind, changing, table):
-        shown = changing(list(tiny.PROMPTS), image=picture, **options).images
-    if kind == "flux":
-        shown = pipe._unpack_latents(shown, tiny.SIZE, tiny.SIZE, pipe.vae_scale_factor)
+    refiner = tiny.sibling(pipe, tiny.IMAGE_TO_IMAGE[kind])
+    start = int((pipe.scheduler.timesteps >= 800).sum())
+    assert 0 < start < 4
+    noise = torch.randn(2, *model.shape, generator=torch.Generator().manual_seed(3))
+    left = noise * table.sigmas[start]
+    with refiner.scheduler.guiding(refiner):
+        shown = tiny.change(kind, refiner, 0.3, 5, image=left, denoising_start=0.2)
     with torch.no_grad():
-        expected = sample(model.denoise, seen["x"], table, torch.tensor([0, 1]), start=2)
+        expected = sample(model.denoise, left, table, torch.tensor([0, 1]), start=start)
     assert (shown - expected).abs().max() < 1e-5 * expected.abs().max()
+    with counting(refiner) as calls, pytest.raises(TableError, match="no table for 7 steps"):
+        tiny.change(kind, refiner, 0.3, 7, image=left, denoising_start=0.2)
+    assert not calls
+
+
+@pytest.mark.parametrize("strength", [0.5, 1.0])
+@pytest.mark.parametrize("opened", tiny.INPAINTING, indirect=True)
+def test_inpainting_keeps_what_is_not_masked(opened, tmp_path, strength):
+    kind, pipe, model = opened
+    table = learned("ipndm", 2, schedule("uniform", 6, model), model.space)
+    solver = written(tmp_path / "solver.safetensors", table)
+    pipe.scheduler = S4SScheduler.from_config(pipe.scheduler.config, solver=solver)
+    painting, seen = tiny.sibling(pipe, tiny.INPAINTING[kind]), listening(pipe.scheduler)
+    mask = torch.zeros(2, 1, tiny.SIZE, tiny.SIZE)
+    mask[..., tiny.SIZE // 2 :] = 1
+    shown = tiny.change(kind, painting, strength, 6, mask_image=mask)
+    run = pipe.scheduler.table
+    assert run.nfe == 6 * strength
+    assert len(seen) >= run.nfe - 1  # full strength may begin with noise alone
+    for level, (picture, noise, x) in zip(run.sigmas[-1 - len(seen) : -1], seen, strict=True):
+        assert torch.allclose(x, noised(model.space, level, picture, noise))
+    kept, half = seen[0][0], shown.shape[-1] // 2
+    assert torch.equal(shown[..., :half], kept[..., :half])
+    assert not torch.isclose(shown[..., half:], kept[..., half:]).any()
 
 
 @pytest.fixture
@@ -310,6 +443,24 @@ def test_times_are_continuous(tmp_path):
     assert scheduler.init_noise_sigma == pytest.approx(times.sigma_max)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"shift": 3.0},
+        {"shift": 3.0, "use_dynamic_shifting": False},
+        {"use_dynamic_shifting": True},
+        {"use_dynamic_shifting": True, "time_shift_type": "linear"},
+    ],
+)
+def test_flow_models_have_the_even_times_of_stock(config, two):
+    """They are shown where the pack has no table, so that a part may begin at any of them."""
+    stock = tiny.diffusers.FlowMatchEulerDiscreteScheduler(**config)
+    scheduler = S4SScheduler.from_config(stock.config, solver=two[1])
+    for each in (stock, scheduler):
+        each.set_timesteps(sigmas=np.linspace(1, 1 / 7, 7), mu=0.7)
+    assert torch.allclose(scheduler.timesteps, stock.timesteps)
+
+
 @pytest.fixture
 def two(tmp_path):
     """Paths of an ve and of a flow solver."""
@@ -330,8 +481,21 @@ def test_a_solver_for_other_models_is_refused(kind, wrong, two, folders):
 def test_errors(two, tmp_path, monkeypatch):
     monkeypatch.setenv("S4S_SOLVERS", str(tmp_path))
     scheduler = S4SScheduler(solver="ve.safetensors", **tiny.BETAS)
-    with pytest.raises(TableError, match="no table for 7 steps. Choose one of 4"):
+    empty = torch.zeros(1, 4, 8, 8)
+    for refused in (
+        lambda: scheduler.init_noise_sigma,
+        lambda: scheduler.set_begin_index(0),
+        lambda: scheduler.scale_model_input(empty, scheduler.timesteps[0]),
+        lambda: scheduler.add_noise(empty, empty, scheduler.timesteps[:1]),
+    ):
         scheduler.set_timesteps(7)
+        with pytest.raises(TableError, match="no table for 7 steps. Choose one of 4"):
+            refused()
+    with pytest.raises(TableError, match="no table for 0 steps"):
+        scheduler.set_timesteps(0)
+    scheduler.set_begin_index(7)
+    with pytest.raises(HostError, match="begins where the solver ends. Raise the strength"):
+        scheduler.add_noise(empty, empty, scheduler.timesteps[7:])
     with pytest.raises(SolverFileError, match="no solver file 'nothing.safetensors'"):
         S4SScheduler(solver="nothing.safetensors")
     with pytest.raises(ModelError, match="predict 'magic'"):
@@ -340,7 +504,7 @@ def test_errors(two, tmp_path, monkeypatch):
     scheduler = S4SScheduler(solver=written(tmp_path / "heun.safetensors", heun), **tiny.BETAS)
     scheduler.set_begin_index(1)
     with pytest.raises(S4SError, match="must begin at a multiple of 2 calls, not at 1"):
-        scheduler.scale_model_input(torch.zeros(1, 4, 8, 8), scheduler.timesteps[1])
+        scheduler.scale_model_input(empty, scheduler.timesteps[1])
 
 
 def test_a_scheduler_takes_any_configuration_and_is_saved_with_its_solver(two, tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from s4s_core.names import EFFORTS, further_calls
+from s4s_core.training.settings import Goal
 from trainer.cli import build_parser
 from trainer.config import TrainConfig
 from trainer.training import call_plan
@@ -60,7 +61,7 @@ def test_the_costs_are_those_of_the_plan():
         calls = (first, further_calls(first), all_four.total)
         assert "| `{}` | {:,} | {:,} | {:,} |".format(effort, *calls) in text
         pairs = "{:,} ({} + {} + {})".format(one.pairs, *one.settings.sizes)
-        stages = [part[5] for part in (one.search, one.training, one.scoring)]
+        stages = [part[Goal(5)] for part in (one.search, one.training, one.scoring)]
         row = "| `{}` | {} | {} | {:,} | {:,} | {:,} |"
         assert row.format(effort, one.choice, pairs, *stages) in text
 

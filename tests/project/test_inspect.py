@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,9 @@ from hostile import fill_with_hostile_entries
 from PIL import Image
 
 from s4s_core import SolverPack, SolverTable, load_solver, save_solver
+from s4s_core.app.description import describe
 from s4s_core.app.pictures import Row, sheet
+from s4s_core.parts import stretched
 from trainer import cli
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\r\n\u202egnp.exe\u2028\x9b31m<script>alert(1)</script>\0"
@@ -98,6 +101,48 @@ def test_guidance_and_scores_are_shown_where_a_file_has_them(inspect, tmp_path):
     assert "uidance" not in out + page.read_text(encoding="utf-8")
 
 
+def pack_with_parts(*strengths):
+    """The golden table of three calls, and a part from level 5 and 2 each, with their scores."""
+    whole = load_solver(GOLDEN)[3]
+    parts = [stretched(whole, level) for level in (5.0, 2.0)]
+    score = {"rmse": 0.1, "classical": 0.2}
+    scores = {"3": score} | {
+        part.part_name: score | {"strength": strength}
+        for part, strength in zip(parts, strengths, strict=True)
+    }
+    return SolverPack.of(whole, parts=parts, metadata={"scores": scores})
+
+
+def test_parts_are_shown_with_where_they_begin(inspect, tmp_path):
+    """A file may say anything of a strength: then the noise level is shown."""
+    file, page = tmp_path / "parts.safetensors", tmp_path / "page.html"
+    save_solver(file, pack_with_parts(0.5, EVIL))
+    _, out, _ = inspect("--page", page, file)
+    for part in ("strength 0.5", "noise level 2"):
+        assert f"\nNFE 3 at {part}: lms" in out
+        assert re.search(f"\n  3 steps at {part} +Error  +0.1000 +50% of the best classical", out)
+        assert f"<h2>3 steps at {part}</h2>" in page.read_text(encoding="utf-8")
+    (entry,) = json.loads(inspect("--json", file)[1])
+    assert entry["tables"]["3@2"]["sigmas"][0] == 2
+    assert [(part["name"], part["strength"]) for part in entry["parts"]] == [
+        ("3@5", 0.5),
+        ("3@2", None),
+    ]
+    assert [measure["ratio"] for measure in entry["measures"]["3@2"]] == [0.5]
+
+
+def test_the_facts_name_strengths_where_files_do():
+    label = "Image-to-image"
+    facts = describe(pack_with_parts(0.5, 0.25)).facts()
+    assert facts[label] == "strength 0.5, 0.25 at 3 steps"
+    shares = "strength 0.5: 50% at 3 steps; strength 0.25: 50% at 3 steps"
+    assert facts[f"{label} error / best classical solver"] == shares
+    assert facts["Error / best classical solver"] == "50% at 3 steps"
+    for odd in (None, True, 0, 1, -1e308, 10**18, [0.5]):
+        facts = describe(pack_with_parts(odd, 0.25)).facts()
+        assert facts[label] == "noise level 5 at 3 steps; strength 0.25 at 3 steps"
+
+
 def test_hostile_metadata_is_shown_safely(inspect, hostile, tmp_path):
     code, out, _ = inspect(hostile)
     assert code == 0 and "owned" in out and "  calls" not in out  # they are the nodes
@@ -125,6 +170,9 @@ LARGE = {
     ),
     "many scores": lambda: SolverPack.of(
         euler(1), metadata={"scores": {"1": {f"x{n}": n for n in range(14_000)}}}
+    ),
+    "many parts": lambda: SolverPack.of(
+        euler(1), parts=[stretched(euler(1), level) for level in range(1, 80)]
     ),
     "a long list": lambda: SolverPack.of(euler(1), metadata={"x": list(range(30_000))}),
     "a long name": lambda: SolverPack.of(euler(1), metadata={"name": "x" * 99_000}),
@@ -186,7 +234,7 @@ def test_a_page_shows_every_table_and_extreme_numbers(inspect, tmp_path):
     file, page = tmp_path / "extreme.safetensors", tmp_path / "page.html"
     code, _, _ = inspect("--page", page, GOLDEN)
     text = page.read_text(encoding="utf-8")
-    assert code == 0 and text.count("model calls</h2>") == len(load_solver(GOLDEN).nfes)
+    assert code == 0 and text.count(" steps</h2>") == len(load_solver(GOLDEN).nfes)
     for sigmas in EXTREMES:
         save_solver(file, extreme_pack(sigmas))
         code, _, error = inspect("--page", page, file)

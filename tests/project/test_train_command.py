@@ -261,6 +261,17 @@ def test_only_the_summary_is_printed_to_stdout(capsys, monkeypatch, folder):
     assert err.startswith("At most 4,000 model calls: about ") and "Device: cpu." in err
 
 
+def test_strengths_are_trained_and_shown_too(capsys, monkeypatch, folder):
+    options = [*model(), *SMALL, "--nfe", "3", "--strengths", "0.5"]
+    code, out, err = train_here(capsys, monkeypatch, *options, stop="strength 0.5, iteration 2")
+    assert code == 130 and STOPPED.fullmatch(err.splitlines()[-1])
+    code, out, err = train_here(capsys, monkeypatch, *options)
+    assert code == 0 and "Going on at" in err
+    assert "\n  3 steps\n" in out and "\n  3 steps at strength 0.5\n" in out
+    (part,) = load_solver("my.safetensors").parts
+    assert part.nfe == 3
+
+
 def test_a_saved_run_is_as_far_as_its_last_event(folder):
     """So a run goes on at the percentage that it showed."""
     config = TrainConfig(nfes=(3, 4, 5), budget=2500, options=SIZES)

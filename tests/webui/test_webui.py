@@ -64,9 +64,30 @@ def webui(tmp_path, monkeypatch):
 each_host = pytest.mark.parametrize("kind", HOSTS)
 
 
-def gap(host, job, latent=None, sigmas=None):
+def scheduled(host, kind):
+    """What a job says of its schedule type; in Classic, the user sets it for all jobs."""
+    host.opts.k_sched_type = kind if kind == "Automatic" else kind.lower()
+    return {"scheduler": kind}
+
+
+def own_type(host):
+    """The schedule type whose levels the host's samplers use if the user chooses none."""
+    return "Simple" if host.flow else "Automatic"
+
+
+def levels_of(host, job, latent):
+    """The levels that the host's own Euler has in a job."""
+    kind = own_type(host) if job.scheduler in ("Automatic", "S4S") else job.scheduler
+    theirs = Job(job.steps, "Euler", **scheduled(host, kind))
+    levels = host.sampler_of(theirs).get_sigmas(theirs, job.steps)
+    if latent is None:
+        return levels
+    return levels[-2 - int(min(job.denoising_strength, 0.999) * job.steps) :]
+
+
+def gap(host, job, latent=None):
     """The largest difference between the host's samples of a job and the core's."""
-    sigmas = torch.tensor(host.pack[job.steps].sigmas) if sigmas is None else sigmas
+    sigmas = levels_of(host, job, latent)
     share = 1 - sigmas[0] if host.flow else 1
     start = sigmas[0].float() * job.noise + (0 if latent is None else share * latent)
 
@@ -74,7 +95,8 @@ def gap(host, job, latent=None, sigmas=None):
         scale = guided_scale(job.cfg_scale, 1.0 if guidance is None else float(guidance[0]))
         return reference(x, sigma, scale, host.space)
 
-    want = run_in_host(denoise, start.float(), host.pack, sigmas, guided=True)
+    lowest, plain = float(host.wrap().sigmas[0]), job.scheduler != "Karras"
+    want = run_in_host(denoise, start.float(), host.pack, sigmas, lowest, guided=True, plain=plain)
     return (host.generate(job, latent) - want).abs().max()
 
 
@@ -116,16 +138,18 @@ def test_the_hosts_rounded_times_would_miss(webui, kind, monkeypatch):
     assert (gap(host, Job(5)) < 1e-4) == (kind == "forge-flow")
 
 
-def guided(pack, multipliers):
+def guided(pack, multipliers, **more):
     """The pack with guidance: each table takes as many of the multipliers as it has calls."""
     tables = (table.replace(guidance=multipliers[: table.nfe]) for table in pack.tables.values())
-    return SolverPack.of(*tables, metadata=pack.metadata)
+    return SolverPack.of(*tables, metadata=pack.metadata, **more)
 
 
 @each_host
 def test_the_solver_sets_the_guidance_of_each_call(webui, kind):
     space = "flow" if kind == "forge-flow" else "ve"
-    host = webui(kind, guided(pack_of(space), (0.0, 0.5, 1.0, 2.0, 0.25, 1.5, 0.75, 0.0)))
+    part = classical_table("ipndm", nodes(8, space)[-4:], 2, space)
+    parts = [part.replace(guidance=(1.5, 0.75, 0.0))]
+    host = webui(kind, guided(pack_of(space), (0.0, 0.5, 1.0, 2.0, 0.25, 1, 1, 1), parts=parts))
     sampler = host.sampler_of(job := Job(5))
     sampler.sample(job, job.noise)
     assert host.state.scales == [1.0, 2.0, 3.0, 5.0, 1.5]  # 1 + m (3 - 1)
@@ -133,8 +157,7 @@ def test_the_solver_sets_the_guidance_of_each_call(webui, kind):
     assert rows == [2 if host.patched else 4, 4, 4, 4, 4]  # the host's own saving at a scale of 1
     assert sampler.sampler_extra_args["cond_scale"] == job.cfg_scale
     assert not job.comments and gap(host, Job(5)) < 1e-4
-    sigmas = torch.tensor(host.pack[8].sigmas)[-4:]
-    assert gap(host, Job(8, denoising_strength=0.3), torch.zeros(2, *SHAPE), sigmas) < 1e-4
+    assert gap(host, Job(8, denoising_strength=0.3), torch.zeros(2, *SHAPE)) < 1e-4
     assert host.state.scales[-3:] == [4.0, 2.5, 1.0]
 
 
@@ -144,7 +167,7 @@ def test_the_second_pass_has_its_own_guidance(webui, kind):
     space = "flow" if kind == "forge-flow" else "ve"
     host = webui(kind, guided(pack_of(space, cfg=[3.0, 3.0]), [0.5] * 8))
     own = {"hr_cfg": 7.0} if host.patched else {}
-    job = Job(8, is_hr_pass=True, denoising_strength=0.7, **own)
+    job = Job(8, is_hr_pass=True, denoising_strength=1, **own)
     host.sampler_of(job).sample_img2img(job, torch.zeros(2, *SHAPE), job.noise, steps=8)
     assert set(host.state.scales) == {4.0 if host.patched else 2.0}  # 1 + 0.5 (cfg - 1)
     assert ("this run has CFG 7" in " ".join(job.comments)) == host.patched
@@ -171,31 +194,79 @@ def test_every_family_runs(webui, solver):
     host = webui("forge", pack_of(solver=solver))
     assert gap(host, Job(8)) < 1e-4
     host.network.times.clear()
-    found = host.generate(Job(8, denoising_strength=0.5), torch.zeros(2, *SHAPE))
-    assert found.isfinite().all() and 4 <= len(host.network.times) <= 6
+    assert gap(host, Job(8, denoising_strength=0.5), torch.zeros(2, *SHAPE)) < 1e-4
+    assert len(host.network.times) == 5
 
 
 @each_host
-@pytest.mark.parametrize("strength", [0.3, 0.6, 1.0])
-def test_img2img_runs_the_last_nodes(webui, kind, strength):
-    host, left = webui(kind), int(min(strength, 0.999) * 8) + 1
-    sigmas = torch.tensor(host.pack[8].sigmas)[-left - 1 :]
-    job = Job(8, denoising_strength=strength)
-    assert gap(host, job, torch.full((2, *SHAPE), 0.3), sigmas) < 1e-4
-    assert len(host.network.times) == left
+@pytest.mark.parametrize("steps, strength", [(8, 0.3), (8, 0.6), (8, 1.0), (40, 0.6)])
+def test_img2img_gives_what_the_core_gives(webui, kind, steps, strength):
+    job = Job(steps, denoising_strength=strength)
+    assert gap(webui(kind), job, torch.full((2, *SHAPE), 0.3)) < 1e-4
+    assert not job.comments
+
+
+def course(host, hires, *settings, **more):
+    """(first level, calls) of img2img or the second pass of hires fix, and the samples.
+
+    The progress must end at its end.
+    """
+    job, state = Job(*settings, is_hr_pass=hires, **more), host.state
+    sampler, latent = host.sampler_of(job), torch.full((2, *SHAPE), 0.3)
+    result = sampler.sample_img2img(job, latent, job.noise, job.steps if hires else None)
+    assert len(state.levels) == state.sampling_steps == state.sampling_step + 1
+    assert not job.comments
+    return (state.levels[0], len(state.levels)), result
 
 
 @each_host
-def test_img2img_and_hires_fix_enter_a_table_in_the_middle(webui, kind):
-    host, job = webui(kind), Job(20, denoising_strength=0.4)
-    assert host.generate(job, torch.zeros(2, *SHAPE)).isfinite().all()
-    assert 2 <= len(host.network.times) <= 8  # though the file lacks this step count
-    first = host.generate(job := Job(8))
-    job.is_hr_pass, job.denoising_strength = True, 0.7
-    second = host.sampler_of(job).sample_img2img(job, first, job.noise, steps=8)
-    assert second.isfinite().all() and (second - first).abs().max() > 1e-3
-    assert job.extra_generation_params["S4S NFE"] == 8
-    assert 3 <= job.extra_generation_params["S4S hires NFE"] <= 8
+@pytest.mark.parametrize("steps", [6, 20])
+@pytest.mark.parametrize("strength", [0.2, 0.4, 0.7])
+@pytest.mark.parametrize("hires", [False, True])
+def test_below_full_strength_it_begins_where_euler_does(webui, kind, steps, strength, hires):
+    """And makes as many calls, whatever steps the file has and whichever plain type is set."""
+    host, results = webui(kind), []
+    theirs = {"denoising_strength": strength, "scheduler": own_type(host)}
+    expected, _ = course(host, hires, steps, "Euler", **theirs)
+    for schedule_type in (own_type(host), "Automatic", "S4S", None):
+        found, result = course(host, hires, steps, **theirs | {"scheduler": schedule_type})
+        assert found == expected
+        results.append(result)
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HOSTS if kind not in ("classic", "forge-flow")])
+@pytest.mark.parametrize("schedule_type", ["Simple", "Uniform"])
+def test_types_of_even_times_count_as_automatic(webui, kind, schedule_type):
+    host, job = webui(kind), Job(8, scheduler=schedule_type)
+    assert gap(host, job) < 1e-4 and not job.comments
+    assert host.state.levels == pytest.approx(host.pack[8].call_sigmas)
+    theirs = {"denoising_strength": 0.4, "scheduler": schedule_type}
+    assert course(host, False, 6, **theirs)[0] == course(host, False, 6, "Euler", **theirs)[0]
+
+
+@each_host
+@pytest.mark.parametrize("latent", [None, torch.full((2, *SHAPE), 0.3)])
+def test_levels_that_the_user_chose_run_as_given(webui, kind, latent):
+    """Also with steps that the file lacks. A comment says so."""
+    host = webui(kind)
+    job = Job(6, denoising_strength=0.5, **scheduled(host, "Karras"))
+    assert gap(host, job, latent) < 1e-4
+    assert host.state.levels == pytest.approx(levels_of(host, job, latent)[:-1].tolist())
+    (comment,) = job.comments
+    assert "those of the schedule type karras" in comment.lower() and "to Automatic" in comment
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HOSTS if kind != "classic"])
+def test_the_second_pass_has_its_own_schedule_type(webui, kind):
+    host, job = webui(kind), Job(8, hr_scheduler="Karras", denoising_strength=0.7)
+    first = host.generate(job)
+    assert not job.comments
+    job.is_hr_pass = True
+    host.sampler_of(job).sample_img2img(job, first, job.noise, steps=5)
+    assert "Karras" in "".join(job.comments)
+    about = job.extra_generation_params
+    assert about["S4S NFE"] == 8 and about["S4S hires NFE"] == 5
 
 
 @each_host
@@ -235,16 +306,17 @@ def test_an_interrupt_returns_the_last_preview(webui, kind):
     assert set(sampled[0]) == {"x", "i", "sigma", "sigma_hat", "denoised"}
 
 
-@pytest.mark.parametrize("steps, latent", [(8, None), (40, torch.zeros(2, *SHAPE))])
-def test_the_refiner_takes_over_halfway(webui, steps, latent):
-    """By the calls that are made: a table entered in the middle may take fewer than announced."""
+@pytest.mark.parametrize(
+    "steps, latent, calls", [(8, None, (4, 4)), (40, torch.zeros(2, *SHAPE), (11, 10))]
+)
+def test_the_refiner_takes_over_halfway(webui, steps, latent, calls):
     host = webui("forge")
     first, host.other_model, host.switch_at = host.network, PatchedHolder(flow=False), 0.5
     host.other_model.sd_checkpoint_info = host.model.sd_checkpoint_info
     host.generate(Job(steps, denoising_strength=0.5), latent)
     assert host.other_model is None
+    assert (len(first.times), len(host.network.times)) == calls
     if latent is None:
-        assert len(first.times) == len(host.network.times) == 4
         exact = TIMES.time(nodes(8, "ve")[:-1])
         assert (host.network.times[-1][0] - exact[-1]).abs() < 1e-2
 
@@ -265,6 +337,11 @@ def test_what_cannot_run_is_refused(webui, kind):
     host.section.process(Job(4), ["a, b.safetensors"])  # from the host's API
     with pytest.raises(SolverFileError, match="There is no solver file"):
         host.generate(Job(4))
+
+
+def test_rising_levels_are_refused(webui):
+    with pytest.raises(HostError, match="unsampling is not supported"):
+        webui("a1111").generate(Job(4, scheduler="Rising"))
 
 
 def test_a_solver_of_another_space_is_refused(webui):
@@ -288,8 +365,8 @@ def test_registering_again_changes_nothing(webui, kind):
     assert names == ["Euler", "S4S"]
     assert host.samplers.all_samplers_map["S4S"] is host.samplers.samplers[1]
     if kind != "classic":
-        assert [each.label for each in host.schedulers.schedulers] == ["Automatic", "S4S"]
-        assert host.samplers.get_sampler_and_scheduler("S4S", "S4S") == ("S4S", "Automatic")
+        labels = [each.label for each in host.schedulers.schedulers]
+        assert labels[-1] == "S4S" and labels.count("S4S") == 1
         assert host.samplers.get_sampler_and_scheduler("Euler", "S4S") == ("Euler", "S4S")
 
 

@@ -8,6 +8,7 @@ import base64
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import time
@@ -26,6 +27,10 @@ from s4s_core.spaces import DiscreteTimes
 ROOT = Path(__file__).resolve().parents[2]
 HOST = os.environ.get("WEBUI_PATH")
 PYTHON = os.environ.get("WEBUI_PYTHON")
+
+TIMES = DiscreteTimes.scaled_linear()
+PARTIAL = [(steps, strength) for steps in (6, 20) for strength in (0.2, 0.4, 0.7)]
+"""Steps and denoise of runs below full strength."""
 
 MULTIPLIERS = (0.0, 0.5, 1.0, 1.5)
 HIRES = {
@@ -48,14 +53,30 @@ def pack_of(solver="euler", order=1, guidance=None):
 
     `guidance` is the multiplier of every call.
     """
-    times = DiscreteTimes.scaled_linear()
     tables = []
     for steps in (4, 8):
         whole = torch.linspace(999, 40, steps, dtype=torch.float64).round()
-        nodes = torch.cat([times.sigma(whole), torch.zeros(1, dtype=torch.float64)])
         guided = None if guidance is None else [guidance] * steps
-        tables.append(classical_table(solver, nodes, order, "ve").replace(guidance=guided))
+        table = classical_table(solver, levels_at(whole), order, "ve")
+        tables.append(table.replace(guidance=guided))
     return SolverPack.of(*tables, metadata={"name": solver, "cfg": [5.0, 5.0]})
+
+
+def levels_at(times):
+    return torch.cat([TIMES.sigma(times), torch.zeros(1, dtype=torch.float64)])
+
+
+def automatic(steps, calls):
+    """Euler's method on the last levels of the host's schedule type Automatic."""
+    times = torch.linspace(999, 0, steps, dtype=torch.float64)[-calls:]
+    return classical_table("euler", levels_at(times), 1, "ve")
+
+
+def parts_pack():
+    """The host's own Euler, in img2img and in the second pass of hires fix."""
+    parts = [automatic(steps, int(strength * steps) + 1) for steps, strength in PARTIAL]
+    second = [automatic(int(steps / strength), steps) for steps, strength in PARTIAL]
+    return SolverPack.of(automatic(4, 4), parts=parts + second)
 
 
 def pixels(found):
@@ -123,7 +144,14 @@ class Forge:
             "alwayson_scripts": {"S4S": {"args": [solver]}},
             **fields,
         }
+        self.said_before = len(self.log.read_text())
         return pixels(self.ask(name, **body))
+
+    def progress(self):
+        """(done, announced) model calls of the last picture."""
+        said = self.log.read_text()[self.said_before :]
+        *_, last = re.findall(r"Total progress.*?(\d+)/(\d+)", said)
+        return tuple(map(int, last))
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +166,7 @@ def forge(tmp_path_factory):
     solvers.mkdir()
     save_solver(solvers / "euler.safetensors", pack_of())
     save_solver(solvers / "z, 2.safetensors", pack_of("dpmpp", 2))
+    save_solver(solvers / "parts.safetensors", parts_pack())
     for each in MULTIPLIERS:
         save_solver(solvers / f"{each}.safetensors", pack_of(guidance=each))
     host = Forge(data, data / "log.txt")
@@ -187,11 +216,47 @@ def test_eulers_table_draws_the_hosts_own_picture(forge, steps):
     assert f"S4S NFE: {steps}" in text
 
 
-def test_img2img(forge, start_image):
-    fields = {"init_images": [start_image], "denoising_strength": 0.6, "steps": 8}
-    ours, text = forge.draw("img2img", **fields)
-    theirs, _ = forge.draw("img2img", sampler="Euler", **fields)
-    assert difference(ours, theirs) <= 1 and "S4S NFE: 5" in text
+@pytest.mark.parametrize("steps, strength", PARTIAL)
+@pytest.mark.parametrize("hires", [False, True])
+def test_below_full_strength_it_runs_where_euler_does(forge, start_image, steps, strength, hires):
+    """Parts that hold Euler's method from the host's own levels on draw its own picture."""
+    fields = {"denoising_strength": strength, "scheduler": "Automatic"}
+    if hires:
+        fields = HIRES | fields | {"steps": 4, "hr_second_pass_steps": steps}
+    else:
+        fields |= {"init_images": [start_image], "steps": steps}
+    name, calls = ("txt2img", steps) if hires else ("img2img", int(strength * steps) + 1)
+    theirs, _ = forge.draw(name, sampler="Euler", **fields)
+    announced = forge.progress()
+    ours, text = forge.draw(name, solver="parts.safetensors", **fields)
+    assert f"S4S {'hires ' if hires else ''}NFE: {calls}" in text
+    assert difference(ours, theirs) <= 1
+    assert forge.progress() == announced == (announced[1], announced[1])
+
+
+@pytest.mark.parametrize("steps", [6, 20])
+def test_img2img_changes_a_picture_as_much_as_euler(forge, start_image, steps):
+    """Compared with the picture at strength 0.01, which only the VAE changes visibly."""
+    fields = {"init_images": [start_image], "scheduler": "Automatic", "steps": steps}
+    same, _ = forge.draw("img2img", sampler="Euler", denoising_strength=0.01, **fields)
+
+    def change(**more):
+        return np.abs(forge.draw("img2img", **fields, **more)[0] - same).mean()
+
+    theirs = change(sampler="Euler", denoising_strength=0.4)
+    ours = change(solver="z, 2.safetensors", denoising_strength=0.4)
+    assert ours == pytest.approx(theirs, rel=0.2)
+    assert change(sampler="Euler", denoising_strength=0.7) > 1.2 * theirs
+
+
+def test_a_chosen_schedule_type_runs_as_given(forge):
+    """Karras, with steps that the file lacks: nearly the host's own DPM++ 2M Karras."""
+    fields = {"steps": 12, "scheduler": "Karras"}
+    ours, text = forge.draw(solver="z, 2.safetensors", **fields)
+    theirs, _ = forge.draw(sampler="DPM++ 2M", **fields)
+    other, _ = forge.draw(sampler="DPM++ 2M", steps=12, scheduler="Exponential")
+    assert difference(ours, theirs) <= 1 < difference(ours, other)
+    assert "S4S NFE: 12" in text and "Schedule type: Karras" in text
 
 
 def test_inpainting_keeps_the_rest(forge, start_image):
@@ -227,10 +292,11 @@ def test_multipliers_change_the_cfg(forge, multiplier):
 
 
 def test_multipliers_change_the_cfg_of_hires_fix(forge):
-    """The second pass has a CFG of its own: 1 + 0.5 (9 - 1)."""
-    ours, text = forge.draw(solver="0.5.safetensors", hr_cfg=9, **HIRES)
-    plain, _ = forge.draw(cfg_scale=3, hr_cfg=5, **HIRES)
-    other, _ = forge.draw(cfg_scale=3, hr_cfg=9, **HIRES)
+    """The second pass has a CFG of its own: 1 + 0.5 (9 - 1). It is a full run."""
+    fields = HIRES | {"denoising_strength": 1}
+    ours, text = forge.draw(solver="0.5.safetensors", hr_cfg=9, **fields)
+    plain, _ = forge.draw(cfg_scale=3, hr_cfg=5, **fields)
+    other, _ = forge.draw(cfg_scale=3, hr_cfg=9, **fields)
     assert difference(ours, plain) <= 1 < difference(ours, other)
     assert "Hires CFG Scale: 9" in text
 

@@ -15,7 +15,7 @@ import torch
 
 from s4s_core import classical_table, fit, load_solver, sample, save_solver
 from s4s_core.app import pictures
-from s4s_core.app.plan import IMG2IMG_STRENGTHS
+from s4s_core.app.estimate import IMG2IMG_STRENGTHS
 from s4s_core.demo import DemoModel, load_demo
 from s4s_core.names import EFFORTS
 from s4s_core.parts import part_table

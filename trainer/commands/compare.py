@@ -25,6 +25,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    from s4s_core.app.description import describe
+
     from ..arguments import (
         PICTURE,
         check_draw,
@@ -53,7 +55,8 @@ def run(args: Namespace) -> int:
     if args.json:
         print(json.dumps({"errors": errors, "picture": picture}))
     else:
-        print(errors_text(errors) + (f"\nPicture: {picture}" if picture else ""))
+        text = errors_text(errors, describe(pack).titles)
+        print(text + (f"\nPicture: {picture}" if picture else ""))
     return 0
 
 

@@ -96,41 +96,44 @@ def as_data(file: str, pack: "SolverPack") -> dict[str, Any]:
     from s4s_core.app.description import describe
 
     tables = {
-        nfe: {
+        name: {
             "family": table.family,
             "order": table.order,
             "form": table.form,
             "space": table.space,
             "ending": table.ending,
-            **{name: array.tolist() for name, array in table.arrays.items()},
+            **{key: array.tolist() for key, array in table.arrays.items()},
         }
-        for nfe, table in pack.tables.items()
+        for name, table in pack.named.items()
     }
+    described = describe(pack).plain()
     return {
         "file": file,
         "digest": pack.digest,
         "metadata": dict(pack.metadata),
         "tables": tables,
-        "measures": describe(pack).plain()["measures"],
+        "parts": described["parts"],
+        "measures": described["measures"],
     }
 
 
 def as_text(file: str, pack: "SolverPack") -> str:
-    """Return a readable summary: the file, its metadata and scores, then each NFE's table.
+    """Return a readable summary: the file, its metadata and scores, then each table.
 
     It is cut at MOST_LINES lines of LONGEST_LINE characters.
     """
     from s4s_core.app.description import describe
 
-    about = dict(pack.metadata)
-    scores = about.pop("scores", {})
+    about, solver = dict(pack.metadata), describe(pack)
+    scores, heads = about.pop("scores", {}), {str(nfe): f"NFE {nfe}" for nfe in pack.nfes}
+    heads |= {part.name: f"NFE {part.nfe} at {' '.join(part.begins)}" for part in solver.parts}
     known = {key: about.pop(key) for key in FIRST if key in about}
     facts = fact_lines({"digest": pack.digest, **known, **about})
     tables = [
-        [*table_lines(table), *fact_lines({"score": scores.get(str(nfe))})]
-        for nfe, table in pack.tables.items()
+        [*table_lines(heads[name], table), *fact_lines({"score": scores.get(name)})]
+        for name, table in pack.named.items()
     ]
-    parts = [[printable(file), *cut(facts, MOST_FACTS)], list(score_lines(describe(pack))), *tables]
+    parts = [[printable(file), *cut(facts, MOST_FACTS)], list(score_lines(solver)), *tables]
     lines = [line for part in parts if part for line in ("", *part)][1:]
     return "\n".join(short(line, LONGEST_LINE) for line in cut(lines, MOST_LINES))
 
@@ -143,10 +146,12 @@ def cut(lines: list[str], most: int) -> list[str]:
 
 def score_lines(solver: "SolverDescription") -> Iterator[str]:
     """Yield a solver's scores and how the best classical solvers' compare, a line each."""
-    for nfe, known in solver.measures.items():
-        for measure in known:
+    width = max(map(len, solver.titles.values()))
+    for name, title in solver.titles.items():
+        for measure in solver.measures[name]:
             share = "" if measure.ratio is None else f"{measure.ratio:.0%} of the best classical"
-            yield f"  {nfe:>3} steps  {measure.title:<22}  {measure.ours:<8.4f}  {share}".rstrip()
+            line = f"  {title:<{width}}  {measure.title:<22}  {measure.ours:<8.4f}  {share}"
+            yield line.rstrip()
 
 
 def fact_lines(mapping: Mapping[str, Any]) -> list[str]:
@@ -172,10 +177,10 @@ def printable(value: object) -> str:
     return short(f"{value:.6g}" if isinstance(value, float) else str(value), LONGEST_TEXT)
 
 
-def table_lines(table: "SolverTable") -> list[str]:
+def table_lines(head: str, table: "SolverTable") -> list[str]:
     """Describe a table: what it is, its times, and a row of coefficients per step."""
     lines = [
-        f"NFE {table.nfe}: {table.family}, order {table.order}, {table.form} form, "
+        f"{head}: {table.family}, order {table.order}, {table.form} form, "
         f"{table.space} space, ends at {table.ending:.6g}",
         f"  nodes  {numbers(table.sigmas)}",
     ]

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,7 @@ def check_replaceable(out: Path) -> None:
 def _train_and_save(args: Namespace, config: "TrainConfig", out: Path) -> int:
     """Train, save the solver and print the summary; return the exit code."""
     from s4s_core import save_solver
+    from s4s_core.app.description import describe
     from s4s_core.training.distributed import is_first
 
     from ..comparison import scores_as_errors
@@ -109,7 +110,8 @@ def _train_and_save(args: Namespace, config: "TrainConfig", out: Path) -> int:
         "file": str(out),
         "picture": picture,
     }
-    print(json.dumps(summary, indent=1) if args.json else summary_text(summary))
+    titles = describe(result.pack).titles
+    print(json.dumps(summary, indent=1) if args.json else summary_text(summary, titles))
     return 0
 
 
@@ -179,13 +181,13 @@ def _picture(
     return comparison.save_picture(comparison.of_training(result), out.with_suffix(".png"))
 
 
-def summary_text(summary: dict[str, Any]) -> str:
-    """Format the summary for people."""
+def summary_text(summary: dict[str, Any], titles: Mapping[str, str]) -> str:
+    """Format the summary for people; `titles` are those of the tables by name."""
     from s4s_core.app.progress import duration
 
     from ..comparison import errors_text
 
-    lines = [errors_text(summary["errors"]), *summary["log"]]
+    lines = [errors_text(summary["errors"], titles), *summary["log"]]
     lines.append(f"{summary['calls']:,} model calls in {duration(summary['seconds'])}.")
     lines.append(f"Solver:  {summary['file']}")
     if summary["picture"]:

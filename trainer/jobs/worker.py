@@ -24,6 +24,7 @@ from ..estimate import check_disk
 from . import job_config
 
 if TYPE_CHECKING:
+    from s4s_core.training.settings import Goal
     from s4s_core.training.task import Event
 
     from ..models.contract import TrainerModel
@@ -158,7 +159,7 @@ class Record:
         self.file = os.fdopen(handle, "ab")
         if self.file.tell():
             self.file.write(b"\n")  # ends a line that a killed process left unfinished
-        self._phase: tuple[str, int | None] | None = None
+        self._phase: tuple[str, Goal | None] | None = None
 
     def __enter__(self) -> "Record":
         return self
@@ -170,7 +171,7 @@ class Record:
         line = self.progress.line(event)
         self.file.write(json.dumps(asdict(line)).encode() + b"\n")
         self.file.flush()
-        phase = event.phase, event.nfe
+        phase = event.phase, event.goal
         if phase != self._phase or event.loss is not None:
             print(line.message, flush=True)
         self._phase = phase

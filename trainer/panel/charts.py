@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TypeGuard
 
-from s4s_core.app.description import describe, describe_table
+from s4s_core.app.description import describe
 from s4s_core.errors import visible
-from s4s_core.table import SolverPack
+from s4s_core.table import SolverPack, SolverTable
 
 from .markup import score_table
 
@@ -228,31 +228,29 @@ def bar_chart(title: str, values: Sequence[float], x_label: str) -> str:
     return _frame(title, "".join(parts))
 
 
-def table_charts(pack: SolverPack, nfe: int) -> list[str]:
-    """Draw one table of a pack: its noise levels, its guidance if it sets that, and its
-    coefficients by step."""
-    table = describe_table(pack, nfe)
-    sigmas, calls = table["sigmas"], table["call_sigmas"]
+def table_charts(table: SolverTable) -> list[str]:
+    """Draw a table: its noise levels, its guidance if it sets that, its coefficients by step."""
+    sigmas, calls = table.sigmas.tolist(), table.call_sigmas.tolist()
     lines: dict[str, list[Point]] = {"nodes": list(enumerate(sigmas))}
     if len(calls) == len(sigmas) - 1 and calls != sigmas[:-1]:
         lines["given to the model"] = list(enumerate(calls))
     charts = [line_chart("Noise level (sigma) by step", lines, "step")]
-    if table["guidance"]:
-        charts.append(bar_chart("Guidance by call, 1 is your CFG", table["guidance"], "call"))
-    for name, array in table["coefficients"].items():
-        if not array:  # a corrector has no coefficients if there is only one call
+    if table.guidance is not None:
+        charts.append(bar_chart("Guidance by call, 1 is your CFG", table.guidance.tolist(), "call"))
+    for name, array in table.coefficients.items():
+        if not len(array):  # a corrector has no coefficients if there is only one call
             continue
-        rows = array if not isinstance(array[0][0], list) else [sum(row, []) for row in array]
-        charts.append(heat_map(f"Coefficients {name} ({table['family']}, {table['form']})", rows))
+        rows = array.reshape(len(array), -1).tolist()
+        charts.append(heat_map(f"Coefficients {name} ({table.family}, {table.form})", rows))
     return charts
 
 
 def chart_page(file: str, pack: SolverPack) -> str:
     """Return an HTML page with the scores and the charts of all tables of a pack."""
     description = describe(pack)
-    parts = [score_table(description)]
-    for nfe in pack.nfes:
-        charts = "".join(table_charts(pack, nfe))
-        parts.append(f'<h2>{nfe} model calls</h2><div class="s4s-charts">{charts}</div>')
+    titles, parts = description.titles, [score_table(description)]
+    for name, table in pack.named.items():
+        charts, heading = "".join(table_charts(table)), escape(titles[name])
+        parts.append(f'<h2>{heading}</h2><div class="s4s-charts">{charts}</div>')
     title = escape(visible(description.name or file))
     return _PAGE.format(title=title, body="".join(parts))

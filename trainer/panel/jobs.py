@@ -158,18 +158,29 @@ def samples_card(path: Path | None) -> str:
 
 
 def training_curves(metrics: list[Metric]) -> str:
-    """Plot loss and validation error over model calls: a line per step count, cut at restarts."""
-    if not metrics:
-        return ""
-    charts = []
-    for title, key in (("Training loss", "loss"), ("Error on validation noise", "validation")):
-        lines: dict[str, list[Any]] = {}
-        newest: dict[int | None, int] = {}
-        for entry in metrics:
-            line = lines.setdefault(f"{entry.nfe} steps", [])
-            if entry.step < newest.get(entry.nfe, 0):
-                line.append((None, None))
-            newest[entry.nfe] = entry.step
-            line.append((entry.calls, getattr(entry, key)))
-        charts.append(line_chart(title, lines, "model calls"))
-    return markup.charts(charts)
+    """Plot loss and validation error over model calls: a line per step count, cut at restarts.
+
+    Each strength has charts of its own.
+    """
+    strengths: dict[float | None, list[Metric]] = {}
+    for entry in metrics:
+        strengths.setdefault(entry.strength, []).append(entry)
+    charts = [
+        _curves(title if strength is None else f"{title}, strength {strength:g}", key, entries)
+        for strength, entries in strengths.items()
+        for title, key in (("Training loss", "loss"), ("Error on validation noise", "validation"))
+    ]
+    return markup.charts(charts) if charts else ""
+
+
+def _curves(title: str, key: str, metrics: list[Metric]) -> str:
+    """Plot one value of metrics."""
+    lines: dict[str, list[Any]] = {}
+    newest: dict[int | None, int] = {}
+    for entry in metrics:
+        line = lines.setdefault(f"{entry.nfe} steps", [])
+        if entry.step < newest.get(entry.nfe, 0):
+            line.append((None, None))
+        newest[entry.nfe] = entry.step
+        line.append((entry.calls, getattr(entry, key)))
+    return line_chart(title, lines, "model calls")

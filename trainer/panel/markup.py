@@ -132,22 +132,21 @@ def solver_card(file: str, solver: SolverDescription) -> str:
 
 
 def score_table(solver: SolverDescription) -> str:
-    """Show the scores of a solver for each step count, and how the best classical solver's
-    compare; nothing if the file has none."""
-    names = [name for name in TITLES if any(name in known for known in _by_name(solver).values())]
+    """Show the scores of each table of a solver, and how the best classical solver's compare;
+    nothing if the file has none."""
+    titles = solver.titles
+    tables = {key: {m.name: m for m in known} for key, known in solver.measures.items()}
+    names = [name for name in TITLES if any(name in known for known in tables.values())]
     if not names:
         return ""
-    rows = [_cells("th", ["Steps", *(TITLES[name] for name in names), "Best classical (error)"])]
-    for nfe, known in _by_name(solver).items():
+    rows = [_cells("th", ["Table", *(TITLES[name] for name in names), "Best classical (error)"])]
+    for key, known in tables.items():
         error = known.get("rmse")
-        label = str(solver.scores[nfe].get("classical_name", ""))
+        label = str(solver.scores[key].get("classical_name", ""))
         best = "" if error is None or error.classical is None else f"{label} {error.classical:.4f}"
-        rows.append(_cells("td", [nfe, *(_score(known.get(name)) for name in names), best]))
+        scores = (_score(known.get(name)) for name in names)
+        rows.append(_cells("td", [titles[key], *scores, best]))
     return f'<table class="s4s-scores">{"".join(rows)}</table>' + hint(_HOW_TO_READ)
-
-
-def _by_name(solver: SolverDescription) -> dict[str, dict[str, Measure]]:
-    return {nfe: {m.name: m for m in known} for nfe, known in solver.measures.items()}
 
 
 def _cells(tag: str, texts: Iterable[str]) -> str:

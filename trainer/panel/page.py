@@ -50,7 +50,7 @@ def _listen(
     choices = [
         jobs_tab.list,
         solvers_tab.list,
-        solvers_tab.nfe,
+        solvers_tab.table,
         compare_tab.inputs["solver"],
         compare_tab.inputs["nfe"],
     ]

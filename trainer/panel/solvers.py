@@ -36,13 +36,13 @@ class SolversTab:
             with gr.Column(scale=3):
                 self.card = gr.HTML(markup.empty(_NONE))
                 self.link = gr.HTML("")
-                self.nfe = gr.Radio(
+                self.table = gr.Radio(
                     [],
-                    label="Steps",
-                    info="Show the noise levels, guidance and coefficients for this step count.",
+                    label="Table",
+                    info="Show its noise levels, guidance and coefficients.",
                 )
                 self.plot = gr.HTML("")
-        self.outputs = [self.list, self.parts, self.card, self.link, self.nfe, self.plot]
+        self.outputs = [self.list, self.merged, self.card, self.link, self.table, self.plot]
         self.outputs += [self.delete, self.confirm]
 
     def _files(self) -> None:
@@ -61,7 +61,7 @@ class SolversTab:
             gr.HTML(markup.hint(f"{hint}{showable(solver_folders()[0])}."))
             self.upload = gr.File(type="binary", file_types=[".safetensors"], label="Solver file")
         with gr.Accordion("Merge files", open=False):
-            self.parts = gr.CheckboxGroup(
+            self.merged = gr.CheckboxGroup(
                 [],
                 label="Files to merge",
                 info="Combines step counts of solvers for the same model and CFG in one file.",
@@ -75,7 +75,7 @@ class SolversTab:
         refresh_after(on(self.confirm.click, delete, self.list))
         outputs = [self.upload, self.list]
         refresh_after(on(self.upload.upload, add, self.upload, outputs, preprocess=True))
-        refresh_after(on(self.merge.click, merge, [self.parts, self.name], self.list))
+        refresh_after(on(self.merge.click, merge, [self.merged, self.name], self.list))
 
 
 def add(data: Any) -> tuple[None, Any]:
@@ -111,38 +111,40 @@ def _select(name: str) -> Any:
     return gr.update(choices=list(solver_files()), value=name)
 
 
-def refresh(shown: Shown, chosen: Any, nfe: Any) -> list[Any]:
+def refresh(shown: Shown, chosen: Any, table: Any) -> list[Any]:
     """Return updates for SolversTab.outputs."""
     found = list_solvers()
     names = list(found.files)
     new = chosen if chosen in names else next(iter(names), None)
     return [
         changed_choices(shown, "solvers", names, chosen, new),
-        changed(shown, "parts", tuple(names), lambda: gr.update(choices=names)),
-        *_details(shown, found, new, nfe),
+        changed(shown, "merged", tuple(names), lambda: gr.update(choices=names)),
+        *_details(shown, found, new, table),
         changed(shown, "delete solver", gr.update(interactive=new is not None)),
         changed(shown, "confirm solver", new, lambda: gr.update(visible=False)),
     ]
 
 
-def _details(shown: Shown, found: Listing, name: str | None, nfe: Any) -> list[Any]:
+def _details(shown: Shown, found: Listing, name: str | None, table: Any) -> list[Any]:
     """Return updates for the chosen file, and below its card what cannot be listed."""
-    card, nfes, plot, modified = markup.empty(_NONE), [], "", None
+    card, titles, new, plot, modified = markup.empty(_NONE), dict[str, str](), None, "", None
     if name is not None:
         try:
             path = found.files[name]
-            pack, modified = load_unchanged(path), path.stat().st_mtime_ns
-            nfes = [str(n) for n in pack.nfes]
-            card = markup.solver_card(name, describe(pack))
-            plot = markup.charts(table_charts(pack, int(nfe) if nfe in nfes else pack.nfes[0]))
+            pack, changed_at = load_unchanged(path), path.stat().st_mtime_ns
         except (S4SError, OSError) as error:
-            card, nfes, plot, modified = markup.note(str(error), bad=True), [], "", None
-    new = nfe if nfe in nfes else next(iter(nfes), None)
+            card = markup.note(str(error), bad=True)
+        else:
+            solver, modified = describe(pack), changed_at
+            card, titles = markup.solver_card(name, solver), solver.titles
+            new = table if table in list(titles) else next(iter(titles))
+            plot = markup.charts(table_charts(pack.named[new]))
+    choices = [(title, key) for key, title in titles.items()]
     faults = (markup.note(f"{entry}: {fault}", bad=True) for entry, fault in found.faults.items())
     return [
         changed(shown, "solver", card + "".join(faults)),
         changed(shown, "link", (name, modified), lambda: _link(name) if modified else ""),
-        changed_choices(shown, "nfes", nfes, nfe, new),
+        changed_choices(shown, "tables", choices, table, new),
         changed(shown, "plot", plot),
     ]
 

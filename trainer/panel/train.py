@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from s4s_core.app.estimate import size
+from s4s_core.app.estimate import IMG2IMG_COST, IMG2IMG_STRENGTHS, size
 from s4s_core.app.jobs import Job
 from s4s_core.app.progress import duration
 from s4s_core.names import AUTO, METHODS, OBJECTIVES
@@ -25,8 +25,8 @@ AS_PRESET = "set by effort"
 _HINT = "Press Estimate to measure time and memory with a few model calls before you train."
 
 NAMES = (
-    *("kind", "path", "nfes", "effort", "cfg", "width", "height", "prompts", "name", "negative"),
-    *("method", "objective", "teacher", "budget", "seed", "dtype", "device", "offload"),
+    *("kind", "path", "nfes", "img2img", "effort", "cfg", "width", "height", "prompts", "name"),
+    *("negative", "method", "objective", "teacher", "budget", "seed", "dtype", "device", "offload"),
 )
 """The fields in the order of TrainTab.inputs."""
 
@@ -58,6 +58,12 @@ class TrainTab:
             value=["5"],
             label="Steps",
             info="Model calls per picture. S4S trains one table for each; 4 to 8 gain most.",
+        )
+        strengths = ", ".join(map(str, IMG2IMG_STRENGTHS))
+        inputs["img2img"] = gr.Checkbox(
+            False,
+            label="Also for img2img",
+            info=f"Also trains tables for the strengths (denoise) {strengths}. {IMG2IMG_COST}",
         )
         inputs["effort"] = gr.Radio(
             list(PRESETS), value="normal", label="Effort", info=_effort_help("normal")
@@ -144,7 +150,8 @@ def read_config(*values: Any) -> TrainConfig:
     counts = given["nfes"] if isinstance(given["nfes"], list) else []
     nfes = tuple(fields.number({"steps": count}, "steps", int) for count in counts)
     model, name = fields.model_choice(given), fields.text(given, "name").strip()
-    config = TrainConfig(model=model, name=name, nfes=nfes)
+    options = {"strengths": IMG2IMG_STRENGTHS} if given["img2img"] else {}
+    config = TrainConfig(model=model, name=name, nfes=nfes, options=options)
     config = with_preset(config, fields.text(given, "effort"))
     for key in ("method", "objective"):
         if given[key] != AS_PRESET:
@@ -159,7 +166,7 @@ def read_config(*values: Any) -> TrainConfig:
 def field_values(config: TrainConfig) -> dict[str, Any]:
     """Return values of the fields, in the order of NAMES, that give this config.
 
-    Options that no effort sets have no field and are left out.
+    Options that no effort sets have no field and are left out; of strengths, whether there are any.
     """
     presets = {name: with_preset(config, name) for name in PRESETS}
     effort = next(
@@ -175,6 +182,7 @@ def field_values(config: TrainConfig) -> dict[str, Any]:
     own = {
         "effort": effort,
         "nfes": [str(n) for n in config.nfes],
+        "img2img": bool(config.options.get("strengths")),
         "name": config.name,
         "method": AS_PRESET if config.method == preset.method else config.method,
         "objective": AS_PRESET if config.objective == preset.objective else config.objective,

@@ -3,7 +3,7 @@
 import { thumbnailPath } from "./client.mjs";
 import { button, element } from "./dom.mjs";
 import {
-  classicalName, clean, duration, gain, measures, modelName, number, percent, picture, steps,
+  classicalName, clean, duration, gain, measures, modelName, number, parts, percent, picture, steps,
 } from "./format.mjs";
 import { guidancePlot, tablePlot } from "./plot.mjs";
 
@@ -37,6 +37,16 @@ function scoreBars(solver, nfe, { t }) {
     Number.isFinite(classical) && element("div", { class: "s4s-legend s4s-faint" },
       t("best", { name, error: number(classical) })),
   ];
+}
+
+/** A line that says from where image-to-image was trained, with the parts' ratios of the error. */
+function partsLine(solver, nfe, { t }) {
+  const begins = ({ level, strength }) =>
+    strength === null ? t("level", { level: number(level) }) : t("strength", { strength: number(strength) });
+  const said = parts(solver, nfe).map((part) =>
+    Number.isFinite(part.ratio) ? `${begins(part)} · ${Math.round(100 * part.ratio)} %` : begins(part));
+  const all = clean(said.join(", "), 300);
+  return all && element("div", { class: "s4s-legend s4s-faint", title: t("scoreHelp") }, t("parts", { parts: all }));
 }
 
 function gainMark(solver, nfe, { t }) {
@@ -87,6 +97,7 @@ export function solverCard(solver, shown, use) {
   const open = [
     nfeChips(solver, shown.nfe, use),
     scoreBars(solver, shown.nfe, use),
+    partsLine(solver, shown.nfe, use),
     shown.table && plots(shown.table, use),
   ];
   return element("article", { class: "s4s-card" },

@@ -39,15 +39,22 @@ export function percent(fraction) {
   return Number.isFinite(fraction) ? Math.round(100 * Math.min(1, Math.max(0, fraction))) : 0;
 }
 
-/** The measures of a solver at one NFE as the server describes them: [{name, ours, classical, ratio}];
- * `classical` and `ratio`, those of the best classical solver, may be null. */
-export const measures = (solver, nfe) => solver?.measures?.[String(nfe)] ?? [];
+/** The measures of a table, by its NFE or its name, as the server describes them:
+ * [{name, ours, classical, ratio}]; `classical` and `ratio`, those of the best classical solver, may be null. */
+export const measures = (solver, table) => solver?.measures?.[String(table)] ?? [];
+
+const errorRatio = (solver, table) => measures(solver, table).find(({ name }) => name === "rmse")?.ratio;
 
 /** The reduction of the error against the best classical solver in whole percent; null if unknown. */
 export function gain(solver, nfe) {
-  const ratio = measures(solver, nfe).find(({ name }) => name === "rmse")?.ratio;
+  const ratio = errorRatio(solver, nfe);
   return Number.isFinite(ratio) ? Math.round(100 * (1 - ratio)) : null;
 }
+
+/** The parts of a solver (its tables for image-to-image) at one NFE: [{level, strength, ratio}], with the
+ * ratio of the error; all but the level may be null. */
+export const parts = (solver, nfe) => (solver?.parts ?? []).filter((part) => part.nfe === nfe)
+  .map(({ name, level, strength }) => ({ level, strength, ratio: errorRatio(solver, name) ?? null }));
 
 /** The name of the classical solver with the smallest error at one NFE, or "". */
 export const classicalName = (solver, nfe) => clean(solver?.scores?.[String(nfe)]?.classical_name ?? "", 40);

@@ -31,6 +31,13 @@ test("a solver's card names it, its model, steps and gain or loss; a closed one 
   assert.equal(byClass(closed, "s4s-plot").length, 0);
 });
 
+test("where image-to-image was trained is shown for the chosen step count", () => {
+  const text = (nfe) => solverCard(solver(), shown({ nfe }), use()).textContent;
+  assert.ok(text(5).includes("Image-to-image: strength 0.5 · 80 %, noise level 1.16"));
+  assert.ok(text(6).includes("Image-to-image: strength 0.5") && !text(6).includes("80 %"));
+  assert.ok(!text(4).includes("Image-to-image"));
+});
+
 test("the guidance of each call is drawn and written, where the table sets it", () => {
   const card = (guidance) => solverCard(solver(), shown({ table: table({ guidance }) }), use());
   assert.equal(byClass(card(null), "s4s-guidance").length, 0);

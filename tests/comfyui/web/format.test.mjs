@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { classicalName, clean, duration, firstNfe, gain, matches, measures, modelName, number, percent, picture, steps } from "../../../web/s4s/format.mjs";
+import { classicalName, clean, duration, firstNfe, gain, matches, measures, modelName, number, parts, percent, picture, steps } from "../../../web/s4s/format.mjs";
 import { solver } from "./samples.mjs";
 
 test("clean keeps every script, reveals hidden characters and never cuts inside one", () => {
@@ -29,6 +29,11 @@ test("the gain is that of the error, and null where the file has none", () => {
   assert.deepEqual([gain(solver(), 4), measures(solver(), 4), classicalName(solver(), 4)], [null, [], ""]);
   const alone = { 5: [{ name: "rmse", ours: 0.1, classical: null, ratio: null }] };
   assert.equal(gain(solver({ measures: alone }), 5), null);
+});
+
+test("parts are those of one NFE, each with the ratio of its error if it is known", () => {
+  assert.deepEqual(parts(solver(), 5), [{ level: 3.2, strength: 0.5, ratio: 0.8 }, { level: 1.161, strength: null, ratio: null }]);
+  assert.deepEqual([parts(solver(), 4), parts({}, 5)], [[], []]);
 });
 
 test("a search must match every word in name, file or model", () => {

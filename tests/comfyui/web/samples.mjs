@@ -5,12 +5,17 @@ export const solver = (more = {}) => ({
   model: { name: "demo" }, space: "ve", nfes: [4, 5, 6], cfg: [2, 2], resolution: [32, 32],
   teacher: { nfe: 20 }, training: {}, sha256: "00",
   scores: { 5: { rmse: 0.0674, classical: 0.0901, classical_name: "unipc-bh2 2, ays" } },
-  ratios: { 5: 0.75 },
+  parts: [
+    { name: "5@3.2", nfe: 5, level: 3.2, strength: 0.5 },
+    { name: "5@1.161", nfe: 5, level: 1.161, strength: null },
+    { name: "6@3.2", nfe: 6, level: 3.2, strength: 0.5 },
+  ],
+  ratios: { 5: 0.75, "5@3.2": 0.8 },
   measures: { 5: [
     { name: "rmse", ours: 0.0674, classical: 0.0901, ratio: 0.748 },
     { name: "median", ours: 0.05, classical: 0.04, ratio: 1.25 },
     { name: "bands", ours: 0.02, classical: 0.04, ratio: 0.5 },
-  ] }, ...more,
+  ], "5@3.2": [{ name: "rmse", ours: 0.04, classical: 0.05, ratio: 0.8 }] }, ...more,
 });
 
 export const table = (more = {}) => ({
