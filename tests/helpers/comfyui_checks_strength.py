@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from comfyui_bench import refusal
+from comfyui_bench import Skipped, refusal
 from comfyui_checks_sampling import custom_sample
 
 KINDS = ("EDM", "EPS", "flow")
@@ -167,29 +167,47 @@ def check_a_strength_changes_as_much_as_stock(b):
         assert 0.8 < ours / theirs < 1.2, (steps, denoise, ours, theirs)
 
 
-def check_hard_soft_and_differential_masks_below_full_strength(b):
-    """The kept part is exact; a mask that opens over time lets its pixels in when stock does."""
+def check_hard_and_soft_masks_below_full_strength(b):
+    """The kept part is exact, and a feathered edge changes less the more it is protected."""
     import torch
 
     picture = torch.rand(2, 3, 32, 32) * 2 - 1
-    mask = torch.zeros(1, 1, 32, 32)
-    mask[..., 8:24, 8:24] = 1
-    ramp = torch.linspace(0, 1, 32).expand(1, 1, 32, 32).clone()
+    hard, soft = torch.zeros(1, 1, 32, 32), torch.linspace(0, 1, 32).expand(1, 1, 32, 32).clone()
+    hard[..., 8:24, 8:24] = 1
     for kind in KINDS:
         for steps in (5, 20):
-            hard = b.ksample(
-                *b.applied(kind)[:3],
-                {"samples": picture, "noise_mask": mask},
-                steps=steps,
-                denoise=0.5,
-            )
-            kept = (mask == 0).expand_as(picture)
-            assert torch.equal(hard[kept], picture[kept]), kind
-            soft = b.ksample(
-                *b.applied(kind)[:3],
-                {"samples": picture, "noise_mask": ramp},
-                steps=steps,
-                denoise=0.5,
-            )
-            assert torch.equal(soft[..., 0], picture[..., 0]), kind
-            assert (soft - picture)[..., -8:].abs().mean() > (soft - picture)[..., :8].abs().mean()
+            for mask in (hard, soft):
+                given = *b.applied(kind)[:3], {"samples": picture, "noise_mask": mask}
+                out = b.ksample(*given, steps=steps, denoise=0.5)
+                kept = (mask == 0).expand_as(picture)
+                assert torch.equal(out[kept], picture[kept]), (kind, steps)
+                moved = (out - picture).abs()
+                assert (
+                    moved[(mask > 0.8).expand_as(picture)].mean()
+                    > 2 * moved[(mask < 0.2).expand_as(picture)].mean()
+                ), (kind, steps)
+
+
+def check_differential_diffusion_below_full_strength(b):
+    """A pixel takes part once the run is below its mask's share of the way, as with Euler."""
+    import importlib
+
+    import torch
+
+    try:
+        module = importlib.import_module("comfy_extras.nodes_differential_diffusion")
+    except ImportError:
+        raise Skipped("this host has no Differential Diffusion") from None
+    node = module.DifferentialDiffusion
+    picture = b.core_sample("EPS", b.solver("EPS"), seed=3)
+    ramp = torch.linspace(0, 1, 32).expand(1, 1, 32, 32).clone()
+    moved = []
+    for more in ({}, {"sampler_name": "euler", "scheduler": "simple"}):
+        model, *rest = b.applied("EPS")[:3]
+        result = node.execute(model) if hasattr(node, "execute") else node().apply(model)
+        given = result[0], *rest, {"samples": picture, "noise_mask": ramp}
+        out = b.ksample(*given, steps=20, denoise=0.6, **more)
+        moved.append((out - picture).abs().mean((0, 1, 2)))
+    ours, theirs = moved
+    assert (ours - theirs).abs().mean() < 0.35 * theirs.mean(), (ours, theirs)
+    assert ours[-8:].mean() > 2 * ours[:8].mean()

@@ -46,7 +46,7 @@ STOCK = {
     "UniPC": ("unipc-bh2", 3),
 }
 SCHEDULES = ("simple", "karras")
-FRESH, FRESH_SEED, BATCH = 256, 800_000_017, 64
+FRESH, FRESH_SEED, BATCH = 128, 800_000_017, 64
 SHOWN, SHOWN_NFE = 8, 4
 
 Scores = dict[str, dict[str, float]]
