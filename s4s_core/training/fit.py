@@ -50,7 +50,7 @@ from .memory import Batcher, explain_out_of_memory
 from .method import GivenStart, Start, find_method, neighbour_start
 from .plan import plan_of
 from .search import Search
-from .settings import VERSION_0_1, Goal, Settings
+from .settings import STRENGTH_DIGITS, VERSION_0_1, Goal, Settings
 from .state import (
     STATE_VERSION,
     History,
@@ -66,7 +66,7 @@ from .task import CHOICE, TEACHER, Callback, Event, Meter, Task
 
 # Training, validation and held-out pairs never share noise: each set has its own seed.
 _SETS = {"train": 1, "validation": 2, "held_out": 3}
-_SEED_STRIDE, _STRENGTH_SEEDS = 1_000_003, 10_000
+_SEED_STRIDE = 1_000_003
 
 
 @dataclass
@@ -326,7 +326,7 @@ class Run:
         shared = cache is not None and can_be_shared(self.model, teacher)
         suffix, count = "", getattr(self.settings.sizes, name)
         if strength is not None:
-            suffix, seed = f"@{strength:g}", seed + 10 * round(_STRENGTH_SEEDS * strength)
+            suffix, seed = f"@{strength:g}", seed + 10 * round(strength * 10**STRENGTH_DIGITS)
         drawn = sum(len(pairs) for sets in self.pairs.values() for pairs in sets.values())
 
         def draw(batch: int) -> Pairs:

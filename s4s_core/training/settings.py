@@ -27,8 +27,8 @@ _MOST = 10**12
 _SEEDS = 2**43 - 1
 """Seeds of pairs are a million times larger, and must fit into 64 bits."""
 
-STRENGTHS = 0.01, 0.99
-"""The lowest and the highest strength that can be trained."""
+STRENGTHS, STRENGTH_DIGITS = (0.01, 0.99), 4
+"""The lowest and the highest strength that can be trained, and the decimals that count."""
 
 REMOVED = {"central": False}
 """Options of earlier versions, with the only value that is still accepted (and ignored)."""
@@ -162,7 +162,8 @@ class Settings:
         if not self.nfes:
             raise TrainingError("nfes must name at least one step count.")
         object.__setattr__(self, "nfes", tuple(sorted(set(self.nfes))))
-        object.__setattr__(self, "strengths", tuple(sorted(set(self.strengths), reverse=True)))
+        strengths = {round(strength, STRENGTH_DIGITS) for strength in self.strengths}
+        object.__setattr__(self, "strengths", tuple(sorted(strengths, reverse=True)))
         check_name(METHODS, "method", self.method, TrainingError)
         if self.objective != AUTO:
             check_name(OBJECTIVES, "objective", self.objective, ObjectiveError)

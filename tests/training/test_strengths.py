@@ -19,7 +19,7 @@ class Stop(Exception):
 
 
 def test_goals_come_whole_first_and_then_by_falling_strength():
-    goals = Settings(nfes=(6, 4, 5), strengths=(0.3, 0.75, 0.3)).goals
+    goals = Settings(nfes=(6, 4, 5), strengths=(0.3, 0.75, 0.3000001)).goals
     whole = [(4, None), (6, None), (5, None)]
     assert goals == (*whole, *((n, s) for s in (0.75, 0.3) for n, _ in whole))
     assert [Goal(4, 0.3).key, Goal(4).key] == ["4@0.3", "4"]
