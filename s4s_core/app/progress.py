@@ -24,7 +24,6 @@ class Metric:
 
     phase: str = ""
     nfe: Count | None = None
-    strength: Share | None = None
     step: Count = 0
     loss: float | None = None
     validation: float | None = None
@@ -33,6 +32,7 @@ class Metric:
     progress: Share = 0.0
     eta: Seconds | None = None
     message: str = "Starting."
+    strength: Share | None = None
 
 
 def duration(seconds: float) -> str:
