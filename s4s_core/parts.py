@@ -21,8 +21,8 @@ from .table import Array, SolverPack, SolverTable
 NEAR, SHARE = 0.5, 0.7
 """How far a learned table may be moved: in log-SNR, and in steps of the run (on average)."""
 
-FINE = 1.6
-"""A run makes fine steps if it has this many times the calls of the learned table with the most."""
+FINE = 1.8
+"""A run makes fine steps if it has this many times the calls of the longest whole table there."""
 
 FINE_SOLVER = ("unipc-bh2", 2)
 """The best solver of fine steps, and without guidance also of coarse ones."""
@@ -77,11 +77,12 @@ def part_table(
         learned = _nearest(parts, first, reach) or _nearest(tails, first, reach)
         if learned is not None:
             return stretched(learned, first)
-    source = _densest(pack, first)
-    stop = None if last <= source.ending else last
-    end = source.steps if stop is None else places_of(source.sigmas, stop)
-    if calls > FINE * source.nfe_per_step * float(end - places_of(source.sigmas, first)):
+    whole = max(pack.tables.values(), key=lambda table: table.nfe)
+    if calls > FINE * _calls_between(whole, first, last):
         return _fine(pack.space, first, last, lowest, calls)
+    near = [part for part in pack.parts if _distance(part, first) <= NEAR]
+    source = max(near or [whole], key=lambda table: table.nfe)
+    stop = None if last <= source.ending else last
     nodes = lay_nodes(source.sigmas, calls, first, stop)
     if pack.guided:
         return classical_on(nodes, source.form, pack.space)
@@ -103,10 +104,10 @@ def _nearest(tables: Iterable[SolverTable], first: float, reach: float) -> Solve
     return near[min(near)] if near and min(near) <= reach else None
 
 
-def _densest(pack: SolverPack, first: float) -> SolverTable:
-    """Return the table with the most calls: of the parts from about a level, else of all."""
-    near = [part for part in pack.parts if _distance(part, first) <= NEAR]
-    return max(near or pack.tables.values(), key=lambda table: table.nfe)
+def _calls_between(table: SolverTable, first: float, last: float) -> float:
+    """Return how many calls a table makes between two levels; the last step is not cut."""
+    end = table.steps if last <= table.ending else float(places_of(table.sigmas, last))
+    return table.nfe_per_step * (end - float(places_of(table.sigmas, first)))
 
 
 def _fine(space: str, first: float, last: float, lowest: float, calls: int) -> SolverTable:
