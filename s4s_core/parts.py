@@ -105,7 +105,7 @@ def _nearest(tables: Iterable[SolverTable], first: float, reach: float) -> Solve
 
 
 def _calls_between(table: SolverTable, first: float, last: float) -> float:
-    """Return how many calls a table makes between two levels; the last step is not cut."""
+    """Return how many calls a table makes between two levels, also in parts of a step."""
     end = table.steps if last <= table.ending else float(places_of(table.sigmas, last))
     return table.nfe_per_step * (end - float(places_of(table.sigmas, first)))
 
