@@ -7,6 +7,7 @@ from typing import Any
 import comfy.samplers
 
 from ..s4s_core.errors import HostError, S4SError, TrainingError
+from ..s4s_core.training.settings import Settings
 
 CATEGORY = "S4S"
 SOLVER = "S4S_SOLVER"
@@ -133,9 +134,11 @@ def parse_steps(value: object) -> int:
 def parse_strengths(text: object) -> tuple[float, ...]:
     """Return the strengths in a text such as 0.3, 0.5; raise TrainingError if invalid."""
     parts = [part for part in re.split(r"[,;\s]+", str(text).strip()) if part]
-    if not all(re.fullmatch(r"0?\.\d{1,4}", part) for part in parts):
-        raise TrainingError("Strengths must be numbers between 0 and 1, such as 0.3, 0.5, 0.75.")
-    return tuple(sorted({float(part) for part in parts}, reverse=True))
+    try:
+        numbers = tuple(map(float, parts))
+    except ValueError:
+        raise TrainingError("Strengths must be numbers such as 0.3, 0.5, 0.75.") from None
+    return Settings(strengths=numbers).strengths
 
 
 def parse_step_counts(text: object) -> tuple[int, ...]:

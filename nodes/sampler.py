@@ -120,7 +120,8 @@ def solver_sigmas(
     if denoise <= 0:
         return torch.FloatTensor([])
     if denoise > 0.9999:
-        return host_sigmas(pack, steps).float()
+        table = pack[steps]
+        return host_sigmas(pack, table.nfe).float()
     if model is None:
         raise HostError(NEEDS_MODEL)
     sampling = model.get_model_object("model_sampling")

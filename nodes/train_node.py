@@ -94,8 +94,9 @@ class TrainSolver:
 
     @classmethod
     def VALIDATE_INPUTS(cls, nfes: str | None, strengths: str | None = None) -> bool | str:
-        counts = inputs.validate(inputs.parse_step_counts, nfes)
-        return inputs.validate(inputs.parse_strengths, strengths) if counts is True else counts
+        checks = ((inputs.parse_step_counts, nfes), (inputs.parse_strengths, strengths))
+        found = (inputs.validate(parse, text) for parse, text in checks)
+        return next((fault for fault in found if fault is not True), True)
 
     def train(
         self,

@@ -23,10 +23,11 @@ from .spacing import lay_nodes
 from .table import Array, SolverPack, SolverTable
 
 TOLERANCE = 2e-3
-"""Noise levels that differ relatively by at most this are the same: some hosts round to float16."""
+"""First and last levels that differ relatively by at most this are the same: some hosts round to
+float16."""
 
 EXACT = 1e-6
-"""Levels that differ relatively by at most this are the solver's own, in float32."""
+"""Levels that differ relatively by at most this are the same numbers, in float32."""
 
 FAR = 0.05
 """First noise levels that differ relatively by more than this are those of different models."""
@@ -35,8 +36,8 @@ NEARLY_ZERO = 1e-5
 """A last sigma below this share of the first counts as 0: some host schedules end that way."""
 
 AS_GIVEN = (
-    "The noise levels are those of another scheduler, so the solver's own were not used. To use "
-    "them, set the scheduler to 's4s'."
+    "The noise levels are not those of the scheduler 's4s' ('simple' means the same), so they ran "
+    "as given, without the solver's own levels and weights."
 )
 UNSAMPLING = (
     "The noise levels rise: unsampling is not supported. Use a stock sampler for it, or connect "
@@ -65,26 +66,22 @@ def host_sigmas(pack: SolverPack, steps: int) -> torch.Tensor:
 def follows(levels: torch.Tensor, sigmas: torch.Tensor) -> bool:
     """Is a list of sigmas the plain schedule of a model with these levels, or a piece of it?
 
-    The plain schedule (`simple`) has levels at equal distances in the model's own list, ascending,
-    and ends at 0. A piece may end at any level, or at 0 in its place.
+    The plain schedule (`simple`) picks levels at equal distances from the model's own list, which
+    ascends, and ends at 0. The same levels by another name are the same schedule.
     """
-    if len(sigmas) < 2 or not bool((sigmas.diff() <= 0).all()):
+    if len(sigmas) < 2 or not bool((sigmas.diff() <= 0).all()) or not sigmas[0] > 0:
         return False
     ordered, given = levels.cpu().double(), sigmas.cpu().double()
-    count, positive = len(ordered), given[given > 0]
-    logs = ordered.log()
-    middles = (logs[1:] + logs[:-1]) / 2
-    index = count - 1 - torch.searchsorted(middles, positive.log())
-    nearest = ordered[count - 1 - index]
-    if not bool(((nearest - positive).abs() <= TOLERANCE * positive).all()):
+    positive = given[given > 0]
+    middles = (ordered[1:] + ordered[:-1]) / 2
+    index = torch.searchsorted(middles, positive)
+    if not bool(((ordered[index] - positive).abs() <= EXACT * positive).all()):
         return False
-    places = index.double()
-    gap = float(places[-1] - places[0]) / max(1, len(places) - 1)
-    straight = places[0] + gap * torch.arange(len(places), dtype=torch.float64)
-    even = bool(((places - straight).abs() <= 1).all())
-    if len(positive) == len(given):
-        return even
-    return even and (len(places) == 1 or float(places[-1]) + gap <= count + 2)
+    places = (len(ordered) - 1 - index).double()
+    if len(positive) < len(given):
+        places = torch.cat([places, places.new_tensor([len(ordered)])])
+    straight = torch.linspace(float(places[0]), float(places[-1]), len(places)).double()
+    return bool(((places - straight).abs() <= 1).all())
 
 
 def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
@@ -92,40 +89,61 @@ def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
 
 
 def _learned_nodes(pack: SolverPack, sigmas: Array) -> SolverTable | None:
-    """Return the piece of a table whose nodes the sigmas are, if there is one."""
+    """Return the piece of a table whose nodes the sigmas are, if there is one.
+
+    A single-step table has more calls than nodes; hosts are given levels in between.
+    """
     count = len(sigmas)
-    for table in sorted(pack.named.values(), key=lambda table: table.steps != count - 1):
+    if count - 1 in pack.tables and _same(host_sigmas(pack, count - 1).numpy(), sigmas).all():
+        return pack[count - 1]
+    for table in pack.named.values():
         for start in range(len(table.sigmas) - count + 1):
             if _same(table.sigmas[start : start + count], sigmas).all():
                 return from_node(until_node(table, start + count - 1), start)
     return None
 
 
-def host_run(pack: SolverPack, sigmas: npt.ArrayLike, lowest: float, plain: bool = True) -> HostRun:
+def _checked(sigmas: npt.ArrayLike, ending: float) -> Array:
+    """Return a host's levels, falling; raise HostError if nothing can run over them."""
+    levels = np.asarray(sigmas, dtype=np.float64)
+    if not np.isfinite(levels).all():
+        raise HostError("The noise levels are not finite numbers. Connect others.")
+    if (np.diff(levels) > 0).any():
+        raise HostError(UNSAMPLING)
+    if levels[0] <= ending * (1 + TOLERANCE):
+        raise HostError("This run begins where the solver ends. Raise the denoise strength.")
+    if levels[0] == levels[-1]:
+        raise HostError("This run begins and ends at one noise level. Run more of the steps.")
+    return levels
+
+
+def host_run(
+    pack: SolverPack,
+    sigmas: npt.ArrayLike,
+    lowest: float,
+    plain: bool = True,
+    guided: bool = True,
+) -> HostRun:
     """Return what runs over a host's list of sigmas, from the first to the last.
 
     Consecutive nodes of a table run exactly those. `plain`: the list is the host's plain schedule,
     which only says where the run begins, where it ends, and its number of calls. A run of the whole
     way takes the table of as many calls, and any other one a part (see parts.py). Other lists run
-    as they are. `lowest` is the model's lowest level above 0.
+    as they are. `lowest` is the model's lowest level above 0, and `guided` says whether the
+    guidance of each call can be set.
     """
-    levels = np.asarray(sigmas, dtype=np.float64)
-    if (np.diff(levels) > 0).any():
-        raise HostError(UNSAMPLING)
+    levels = _checked(sigmas, pack.ending)
     learned = _learned_nodes(pack, levels)
     if learned is not None:
         return HostRun(learned)
-    calls, first, last = len(levels) - 1, float(levels[0]), float(levels[-1])
-    if first <= pack.ending * (1 + TOLERANCE):
-        raise HostError("This run begins where the solver ends. Raise the denoise strength.")
     if not plain:
         form = pack[pack.nfes[0]].form
         kept = levels[np.append(True, np.diff(levels) < 0)]
         return HostRun(classical_on(kept, form, pack.space), AS_GIVEN)
+    calls, first, last = len(levels) - 1, float(levels[0]), float(levels[-1])
     last = max(last if last > NEARLY_ZERO * first else 0.0, pack.ending)
-    whole = pack.begins * (1 - TOLERANCE) <= first <= pack.begins * (1 + FAR)
-    if not whole or last > pack.ending * (1 + TOLERANCE):
-        return HostRun(part_table(pack, first, last, calls, lowest))
+    if not _is_whole(pack, first) or last > pack.ending * (1 + TOLERANCE):
+        return HostRun(part_table(pack, first, last, calls, lowest, guided))
     if calls not in pack.tables:
         numbers = ", ".join(map(str, pack.nfes))
         raise HostError(
@@ -133,6 +151,12 @@ def host_run(pack: SolverPack, sigmas: npt.ArrayLike, lowest: float, plain: bool
             "and the scheduler to 's4s'."
         )
     return HostRun(pack[calls])
+
+
+def _is_whole(pack: SolverPack, first: float) -> bool:
+    """Does a run from this level go the whole way? Near 1, levels of flow models lie closer."""
+    tolerance = EXACT if pack.space == "flow" else TOLERANCE
+    return pack.begins * (1 - tolerance) <= first <= pack.begins * (1 + FAR)
 
 
 def run_in_host(
@@ -156,7 +180,7 @@ def run_in_host(
     if len(sigmas) < 2:
         return x
     levels = torch.as_tensor(sigmas, dtype=torch.float64, device="cpu")
-    table, notice = host_run(pack, levels.numpy(), lowest, plain)
+    table, notice = host_run(pack, levels.numpy(), lowest, plain, guided)
     if notice is not None and tell is not None:
         tell(notice)
     if not guided:

@@ -62,23 +62,24 @@ def stretched(table: SolverTable, first: float) -> SolverTable:
 
 
 def part_table(
-    pack: SolverPack, first: float, last: float, calls: int, lowest: float
+    pack: SolverPack, first: float, last: float, calls: int, lowest: float, guided: bool = True
 ) -> SolverTable:
     """Return the table of `calls` model calls from level `first` to `last`.
 
-    last: the pack's ending, or a level above it. lowest: the model's lowest level above 0.
+    last: the pack's ending, or a level above it. lowest: the model's lowest level above 0. guided:
+    can the guidance of each call be set?
     """
     lowest = min(lowest, first / 2)
     if last <= pack.ending:
         way = _log_snr(pack.space, lowest) - _log_snr(pack.space, first)
         reach = min(NEAR, SHARE * way / calls)
         parts = (part for part in pack.parts if part.nfe == calls)
-        tails = _tails(pack, calls) if pack.guided else ()
+        tails = _tails(pack, calls) if pack.guided and guided else ()
         learned = _nearest(parts, first, reach) or _nearest(tails, first, reach)
         if learned is not None:
             return stretched(learned, first)
     whole = max(pack.tables.values(), key=lambda table: table.nfe)
-    if calls > FINE * _calls_between(whole, first, last):
+    if last <= pack.ending and calls > FINE * _calls_between(whole, first, last):
         return _fine(pack.space, first, last, lowest, calls)
     near = [part for part in pack.parts if _distance(part, first) <= NEAR]
     source = max(near or [whole], key=lambda table: table.nfe)
@@ -115,7 +116,7 @@ def _fine(space: str, first: float, last: float, lowest: float, calls: int) -> S
     solver, order = FINE_SOLVER
     if last > 0:
         nodes = edm_levels(space, first, last, calls).numpy()
-        nodes[-1] = last
+        nodes[-1] = last  # rounding aside
     else:
         nodes = np.append(edm_levels(space, first, lowest, calls - 1).numpy(), 0.0)
     nodes[0] = first  # a flow model's level 1 is clipped

@@ -36,7 +36,7 @@ OPTIONS: dict[str, Any] = {
 }
 """Keys of [options] with their defaults; docs/training.md explains them."""
 
-MOST_NFE, MOST_TABLES = 100, 200
+MOST_NFE = 100
 MOST_CALLS = 10**9
 MOST_OPTION = 10**6
 """The largest number of any option."""
@@ -114,12 +114,6 @@ class TrainConfig:
 
     def _check_runs(self) -> None:
         """Raise S4SError for anything that training would refuse later."""
-        tables = len(self.nfes) * (1 + len(self.options.get("strengths", ())))
-        if tables > MOST_TABLES:
-            raise ConfigError(
-                f"A solver file cannot hold {tables} tables: use at most {MOST_TABLES}, one for "
-                "each step count and one more for each of its strengths."
-            )
         settings, parts = self.settings(), teacher_parts(self.teacher)
         if parts:
             solver, order, _ = solver_parts(parts[0])

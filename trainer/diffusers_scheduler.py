@@ -326,8 +326,9 @@ class S4SScheduler(SchedulerMixin, ConfigMixin):
         calls = self.num_inference_steps - begin
         if calls < 1 or self._levels[begin] <= self.pack.ending:
             raise HostError("This run begins where the solver ends. Raise the strength.")
-        first = float(self._levels[begin])
-        self._table = part_table(self.pack, first, self.pack.ending, calls, self._lowest)
+        way = float(self._levels[begin]), self.pack.ending
+        guided = self._guide is not None
+        self._table = part_table(self.pack, *way, calls, self._lowest, guided)
         self.timesteps[begin:] = self._network_times(torch.tensor(self._table.call_sigmas))
         self._begin_index = self._first = begin
         self._set_guidance()

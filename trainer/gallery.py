@@ -48,7 +48,7 @@ class Gallery:
         """
         table, nfe = event.table, event.nfe
         if event.phase == TEACHER:
-            self.teacher = self.teacher or table  # the strengths' teachers come later
+            self.teacher = table
         if table is None or nfe is None or event.strength is not None or self.teacher is None:
             return
         if table == self._last or not self.throttle.ready():

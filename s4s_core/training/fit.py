@@ -206,6 +206,13 @@ class Run:
                 "This teacher cannot start below full strength: give its function an attribute "
                 "below(level), or train without strengths."
             )
+        for strength in self.settings.strengths:
+            level = level_of(self.model, strength)
+            if level <= self.settings.ending:
+                raise TrainingError(
+                    f"Strength {strength:g} begins at noise level {level:.3g}, where the solver "
+                    f"has ended ({self.settings.ending:g}): use a higher one."
+                )
         self._check_budget()
 
     def _check_budget(self) -> None:

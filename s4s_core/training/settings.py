@@ -30,6 +30,9 @@ _SEEDS = 2**43 - 1
 STRENGTHS, STRENGTH_DIGITS = (0.01, 0.99), 4
 """The lowest and the highest strength that can be trained, and the decimals that count."""
 
+MOST_TABLES = 200
+"""The most tables of a run with strengths: a solver file cannot hold many more."""
+
 REMOVED = {"central": False}
 """Options of earlier versions, with the only value that is still accepted (and ignored)."""
 
@@ -173,6 +176,11 @@ class Settings:
             solver, order, _ = solver_parts(self.init)
             for nfe in self.nfes:
                 solver_steps(solver, order, nfe, self.ending)
+        if self.strengths and len(self.goals) > MOST_TABLES:
+            raise TrainingError(
+                f"A solver file cannot hold {len(self.goals)} tables: use at most {MOST_TABLES}, "
+                "one for each step count and one more for each of its strengths."
+            )
         known = OBJECTIVES.get(self.objective)
         if self.entry.needs_squares and known is not None and not known.squares:
             raise TrainingError(

@@ -13,6 +13,7 @@ from s4s_core import SolverPack, classical_table, sample, schedule
 from s4s_core.errors import HostError, TableError
 from s4s_core.hosting import (
     AS_GIVEN,
+    HostRun,
     follows,
     host_run,
     host_sigmas,
@@ -140,7 +141,10 @@ def test_other_schedules_are_not_the_plain_one(space, steps):
         assert not follows(levels, other.float())
     assert not follows(levels, plain.flip(0)) and not follows(levels, plain[:1])
     forced = torch.cat([plain[:-2], torch.zeros(1)])  # KSampler (Advanced), without leftover noise
-    assert follows(levels, forced) and follows(levels, plain.half())
+    assert not follows(levels, forced) and not follows(levels, torch.zeros(2))
+    between = levels.double()  # of sgm_uniform: the same places but for a share of a level
+    between = (between[1:] * between[:-1]).sqrt()[torch.linspace(998, 0, steps + 1).round().long()]
+    assert not follows(levels, torch.cat([between[:-1], torch.zeros(1)]).float())
 
 
 @pytest.mark.parametrize("space, form", [("ve", "noise"), ("ve", "data"), ("flow", "velocity")])
@@ -165,12 +169,30 @@ def test_other_schedules_run_as_given_and_say_so(space, form):
         ([0.05, 0.01], {"ending": 0.1}, "Raise the denoise strength"),
         ([0.0, 1.0, 80.0], {}, "unsampling is not supported"),
         ([3.0, 1.0, 2.0], {}, "unsampling is not supported"),
+        ([3.0, math.nan, 0.0], {}, "not finite"),
+        ([3.0, 3.0, 3.0], {}, "begins and ends at one noise level"),
     ],
 )
 def test_runs_that_no_table_can_make_are_refused(sigmas, options, message):
     for plain in (True, False) if "table" not in message else (True,):
         with pytest.raises(HostError, match=message):
             run_of(pack_of(**options), sigmas, plain)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("solver", SOLVER_NAMES)
+def test_the_solver_s_own_levels_run_its_table(solver, plain):
+    """Sampler (S4S) gives them; a single-step table has fewer nodes than it makes calls."""
+    pack = pack_of(solver=solver)
+    for nfe in pack.nfes:
+        assert run_of(pack, host_sigmas(pack, nfe).float(), plain) == HostRun(pack[nfe])
+
+
+def test_near_its_highest_level_a_flow_model_begins_where_it_is_asked_to():
+    """With a large shift, a strength of 0.97 is a level of 0.9984."""
+    pack = pack_of(space="flow")
+    sigmas = torch.cat([torch.tensor([0.9984, 0.9, 0.5, 0.2]), torch.zeros(1)])
+    assert table_of(pack, sigmas).sigmas[0] == pytest.approx(0.9984)
 
 
 @pytest.mark.parametrize("solver", SOLVER_NAMES)

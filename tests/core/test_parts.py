@@ -124,6 +124,8 @@ def test_under_guidance_the_last_calls_of_a_whole_table_run_near_their_level(gui
     level = 0.9 * float(tail.sigmas[0])
     table = part_table(pack, level, 0.0, 5, LOWEST)
     assert (table == stretched(tail, level)) == guided
+    told = part_table(pack, level, 0.0, 5, LOWEST, guided=False)
+    assert told != stretched(tail, level) and told.guidance is None
     assert (table.guidance is None) != guided
 
 

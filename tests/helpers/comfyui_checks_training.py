@@ -110,8 +110,8 @@ def check_training_for_strengths(b):
                 assert f"3 steps at strength {strength:g}: " in report
     train = b.node["S4STrainSolver"]
     assert train.VALIDATE_INPUTS("5", "0.3, 0.5") is True and train.VALIDATE_INPUTS("5") is True
-    for bad in ("1.5", "0", "much"):
-        assert "between 0 and 1" in train.VALIDATE_INPUTS("5", bad)
+    for bad, said in (("1.5", "between 0.01 and 0.99"), ("0", "between"), ("much", "numbers")):
+        assert said in train.VALIDATE_INPUTS("5", bad)
 
 
 def check_a_training_that_only_lacks_its_pictures_is_not_repeated(b):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from learners import guided, pictures, small, tiny_fit
+from learners import Counted, changed, guided, pictures, small, tiny_fit
 
 from s4s_core import fit, sample
 from s4s_core.errors import TrainingError
@@ -145,6 +145,16 @@ def test_any_teacher_that_can_start_lower_teaches_parts():
     assert set(asked) == {level_of(model, 0.5)} and len(result.pack.parts) == 1
     named = tiny_fit(model, 3, teacher=default_teacher(model, 12), strengths=(0.5,))
     assert len(named.pack.parts) == 1
+
+
+def test_what_no_part_can_do_is_refused_before_any_model_call():
+    inner = small()
+    silent = changed(inner, denoise=Counted(inner.denoise))
+    with pytest.raises(TrainingError, match="Strength 0.3 begins at noise level 0.04.*ended"):
+        fit(silent, 3, strengths=(0.3,), ending=0.1)
+    with pytest.raises(TrainingError, match="cannot hold 300 tables: use at most 200"):
+        fit(silent, range(1, 101), strengths=(0.3, 0.5))
+    assert not silent.denoise.calls
 
 
 def test_a_table_that_is_given_as_start_is_moved_to_each_strength():
