@@ -96,7 +96,7 @@ def _learned_nodes(pack: SolverPack, sigmas: Array) -> SolverTable | None:
     count = len(sigmas)
     if count - 1 in pack.tables and _same(host_sigmas(pack, count - 1).numpy(), sigmas).all():
         return pack[count - 1]
-    for table in pack.named.values():
+    for table in sorted(pack.named.values(), key=lambda table: table.steps != count - 1):
         for start in range(len(table.sigmas) - count + 1):
             if _same(table.sigmas[start : start + count], sigmas).all():
                 return from_node(until_node(table, start + count - 1), start)
