@@ -227,5 +227,7 @@ NOTE = (
     "user would have to know which. RMSE is in the pictures' units, where white is 1 and black -1: "
     "differences of less than 0.01 cannot be seen. Trained there: parts for 0.2, 0.4, 0.6, 0.8; by "
     "the switch: for 0.3, 0.5, 0.75, moved to the level. Untrained: the same solvers without their "
-    "parts. Normal effort; mean over training seeds, with the lowest and the highest."
+    "parts. Normal effort; mean over training seeds, with the lowest and the highest. Consecutive "
+    "held-out starts at strength 0.6 with 4 calls: [CFG 1](strength-cfg1.png), "
+    "[CFG 4](strength-cfg4.png)."
 )
