@@ -10,6 +10,7 @@ from s4s_core.parts import part_table, relaid
 from s4s_core.strength import Below, level_of
 from s4s_core.teacher import default_teacher, draw_noise
 from s4s_core.training.settings import Goal, Settings
+from s4s_core.training.task import TEACHER
 
 STRENGTHS = (0.5, 0.75)
 
@@ -80,6 +81,9 @@ def test_events_say_what_is_trained(trained):
     _, _, events = trained
     goals = list(dict.fromkeys(event.goal for event in events if event.goal))
     assert goals == list(Settings(nfes=(3, 4), strengths=STRENGTHS).goals)
+    drawn = [event for event in events if event.phase == TEACHER]
+    assert drawn[-1].step == drawn[-1].total == 3 * (8 + 6 + 6)
+    assert {float(event.table.sigmas[0]) for event in drawn} == {80.0}, "the whole way's teacher"
     for event in events:
         if event.strength is not None and event.table is not None:
             assert event.table.sigmas[0] == pytest.approx(level_of(small(), event.strength))
