@@ -13,7 +13,6 @@ from ..candidates import (
     AUTO_SCHEDULES,
     PART_SCHEDULES,
     PART_SOLVERS,
-    Candidate,
     candidates,
     like_named_solver,
     named_solver,
@@ -46,10 +45,11 @@ from . import scoring
 from .arguments import check_arguments, check_table, known_teacher, step_counts
 from .check import check_model
 from .distributed import is_first
+from .facts import by_strength, name_in_pack, score_facts, teacher_facts, training_facts
 from .memory import Batcher, explain_out_of_memory
-from .method import GivenStart, Start, find_method, neighbour_start
+from .method import GivenStart, Start, find_method
 from .plan import plan_of
-from .search import Search
+from .search import Search, learned_starts
 from .settings import STRENGTH_DIGITS, VERSION_0_1, Goal, Settings
 from .state import (
     STATE_VERSION,
@@ -389,36 +389,27 @@ class Run:
         for goal in self.settings.goals:
             state = self.state.nfes.setdefault(goal.key, NfeState())
             tables[goal] = self._train(goal, state, tables)
-        whole = {goal.nfe: tables[goal] for goal in tables if goal.strength is None}
-        whole = dict(sorted(whole.items()))
-        pack = SolverPack(whole, parts=tuple(t for g, t in tables.items() if g.strength))
-        scores = self._scores(tables, pack)
+        pack = SolverPack(
+            {goal.nfe: table for goal, table in tables.items() if goal.strength is None},
+            parts=tuple(table for goal, table in tables.items() if goal.strength is not None),
+        )
+        states = {goal: self.state.nfes[goal.key] for goal in sorted(tables, key=by_strength)}
+        scores = {
+            name_in_pack(goal, tables[goal]): score_facts(goal, each.scores or {})
+            for goal, each in states.items()
+        }
         metadata = {
-            "training": _training_facts(self.settings, self.objective, self.meter.calls),
-            "teacher": _teacher_facts(self.model, self.teacher),
+            "training": training_facts(self.settings, self.objective, self.meter.calls),
+            "teacher": teacher_facts(self.model, self.teacher),
             "scores": scores,
         }
-        history = {nfe: self.state.nfes[str(nfe)].history or [] for nfe in whole}
-        states = (self.state.nfes[goal.key] for goal in sorted(tables, key=_by_strength))
-        log = [line for each in states for line in each.log or []]
+        history = {goal.nfe: states[goal].history or [] for goal in states if goal.strength is None}
+        log = [line for each in states.values() for line in each.log or []]
         log += scoring.not_falling(scores)
         if self._own_cache is not None and is_first():
             remove_tree(self._own_cache)
         described = pack.described(metadata)
         return Result(described, self.teacher, history, scores, self.meter.calls, log)
-
-    def _scores(
-        self, tables: Mapping[Goal, SolverTable], pack: SolverPack
-    ) -> dict[str, dict[str, Any]]:
-        """Return the scores of all tables by their names in the pack; a part's say its strength."""
-        goals = {goal: str(goal.nfe) for goal in tables if goal.strength is None}
-        goals |= {goal: table.part_name for goal, table in tables.items() if goal.strength}
-        names = {name: goal for goal, name in goals.items()}
-        return {
-            name: dict(self.state.nfes[names[name].key].scores or {})
-            | ({"strength": names[name].strength} if names[name].strength else {})
-            for name in pack.named
-        }
 
     def _train(
         self, goal: Goal, state: NfeState, learned: Mapping[Goal, SolverTable]
@@ -461,10 +452,8 @@ class Run:
         if self.given is not None or self.settings.init != AUTO:
             return [self._named_start(goal)]
         view, ending = self._view(goal.strength), self.settings.ending
-        if goal.strength is None:
-            classical = candidates(view, goal.nfe, ending)
-        else:
-            classical = candidates(view, goal.nfe, ending, PART_SOLVERS, PART_SCHEDULES)
+        tried = () if goal.strength is None else (PART_SOLVERS, PART_SCHEDULES)
+        classical = candidates(view, goal.nfe, ending, *tried)
         search = Search(
             settings=self.settings,
             meter=self.meter,
@@ -473,7 +462,7 @@ class Run:
             planned=self.plan.search[goal],
             pairs=self._pairs_of(goal)["train"],
             classical=classical,
-            near=partial(self._learned_starts, goal, learned),
+            near=partial(learned_starts, view, goal, learned),
             save=self.save,
             report=self._report,
         )
@@ -492,27 +481,6 @@ class Run:
             return GivenStart(start)
         return GivenStart(stretched(start, self._view(goal.strength).sigma_max))
 
-    def _learned_starts(
-        self, goal: Goal, learned: Mapping[Goal, SolverTable], best: Candidate
-    ) -> list[GivenStart]:
-        """Return starts from what was learned: the whole way's from the nodes of the nearest NFEs,
-        a strength's from the table of the next higher strength, moved to its level."""
-        if not self.settings.neighbours:
-            return []
-        if goal.strength is not None:
-            *_, nearest = (g for g in learned if g.nfe == goal.nfe)
-            level = self._view(goal.strength).sigma_max
-            label = f"learned {nearest.title}, moved"
-            return [GivenStart(stretched(learned[nearest], level), f"learned {nearest.key}", label)]
-        whole = {g.nfe: table for g, table in learned.items() if g.strength is None}
-        below = max((n for n in whole if n < goal.nfe), default=None)
-        above = min((n for n in whole if n > goal.nfe), default=None)
-        return [
-            neighbour_start(self.model, whole[n], best, goal.nfe)
-            for n in (below, above)
-            if n is not None
-        ]
-
     def _costs(self) -> Costs:
         """Return the costs that the schedule gits needs; measured once and saved."""
         if self.state.costs is None:
@@ -522,29 +490,3 @@ class Run:
             )
             self.save()
         return Costs(*self.state.costs)
-
-
-def _by_strength(goal: Goal) -> tuple[float, int]:
-    """Sort goals by falling strength, and then by NFE."""
-    return -(goal.strength or 1.0), goal.nfe
-
-
-def _training_facts(settings: Settings, objective: Objective, calls: int) -> dict[str, Any]:
-    facts = {key: getattr(settings, key) for key in ("method", "seed", "init")}
-    return facts | {"samples": settings.sizes.train, "objective": objective.name, "calls": calls}
-
-
-def _teacher_facts(model: Model, teacher: Teacher) -> dict[str, Any]:
-    """Return what a file says about its teacher; a classical solver's table gets its name."""
-    if not isinstance(teacher, SolverTable):
-        return {"nfe": getattr(teacher, "nfe", 0), "name": getattr(teacher, "name", "callable")}
-    facts = {
-        "nfe": teacher.nfe,
-        "family": teacher.family,
-        "order": teacher.order,
-        "form": teacher.form,
-        "digest": teacher.digest[:16],
-    }
-    known = candidates(model, teacher.nfe, teacher.ending)
-    names = [candidate.label for candidate in known if candidate.table == teacher]
-    return facts | ({"name": names[0]} if names else {})

@@ -1,7 +1,7 @@
 """The search for starts: classical solvers race, and then what other goals have learned."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..candidates import (
@@ -13,9 +13,12 @@ from ..candidates import (
     mean_error,
     rank,
 )
+from ..model import Model
+from ..parts import stretched
+from ..table import SolverTable
 from ..teacher import Pairs
 from .memory import Batcher
-from .method import GivenStart, Start
+from .method import GivenStart, Start, neighbour_start
 from .settings import Goal, Settings
 from .state import NfeState, label_of
 from .task import SEARCH, Event, Meter
@@ -55,8 +58,11 @@ class Search:
         labels = [label_of(entry) for entry in state.ranked or []]
         chosen = {each.label: each for each in self.classical if each.label in labels}
         best = chosen[next(label for label in labels if label in chosen)]
-        near = {each.label: each for each in self.near(best)}
+        near = {each.label: each for each in self._near(best)}
         return [chosen.get(label) or near[label] for label in labels]
+
+    def _near(self, best: Candidate) -> list[GivenStart]:
+        return self.near(best) if self.settings.neighbours else []
 
     def _rank(self, state: NfeState) -> None:
         """Rank the classical solvers, and starts that were learned.
@@ -85,8 +91,31 @@ class Search:
             return self.batcher.call(run)
 
         best = race(self.classical, SEARCH_ROUNDS)[: kept_classical(self.settings)]
-        near = self.near(best[0][1])
+        near = self._near(best[0][1])
         ranked: list[tuple[float, Start]] = [*best, *(race(near, ()) if near else [])]
         ranked.sort(key=lambda each: math.inf if math.isnan(each[0]) else each[0])
         state.ranked, state.raced = [start.label for _, start in ranked], None
         self.save()
+
+
+def learned_starts(
+    model: Model, goal: Goal, learned: Mapping[Goal, SolverTable], best: Candidate
+) -> list[GivenStart]:
+    """Return starts made of what other goals have learned.
+
+    The whole way starts from the nodes of the nearest NFEs, with the weights of the `best`
+    classical solver; a strength from the table of the next higher one, moved to where it begins.
+    model: as a run of the goal's strength sees it.
+    """
+    if goal.strength is not None:
+        *_, nearest = (other for other in learned if other.nfe == goal.nfe)
+        table = stretched(learned[nearest], float(model.sigma_max))
+        return [GivenStart(table, f"learned {nearest.key}", f"learned {nearest.title}, moved")]
+    nfes = [other.nfe for other in learned]
+    below = max((nfe for nfe in nfes if nfe < goal.nfe), default=None)
+    above = min((nfe for nfe in nfes if nfe > goal.nfe), default=None)
+    return [
+        neighbour_start(model, learned[Goal(nfe)], best, goal.nfe)
+        for nfe in (below, above)
+        if nfe is not None
+    ]
