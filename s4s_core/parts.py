@@ -27,6 +27,9 @@ FINE = 1.8
 FINE_SOLVER = ("unipc-bh2", 2)
 """The best solver of fine steps, and without guidance also of coarse ones."""
 
+STRONG_CFG = 6.0
+"""From this guidance on, coarse steps are Euler's."""
+
 CLASSICAL = {"noise": ("ipndm", 2), "velocity": ("ipndm", 2), "data": ("dpmpp", 2)}
 """The classical solver of each form: second order, because guidance breaks higher ones."""
 
@@ -85,10 +88,18 @@ def part_table(
     source = max(near or [whole], key=lambda table: table.nfe)
     stop = None if last <= source.ending else last
     nodes = lay_nodes(source.sigmas, calls, first, stop)
+    if _is_strong(pack):
+        return classical_table("euler", nodes, 1, pack.space)
     if pack.guided:
         return classical_on(nodes, source.form, pack.space)
     solver, order = FINE_SOLVER
     return classical_table(solver, nodes, order, pack.space)
+
+
+def _is_strong(pack: SolverPack) -> bool:
+    """Is a pack for guidance at which coarse steps of second order break?"""
+    scales = pack.metadata.get("cfg")
+    return scales is not None and min(scales) >= STRONG_CFG
 
 
 def _tails(pack: SolverPack, calls: int) -> Iterable[SolverTable]:

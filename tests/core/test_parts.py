@@ -141,6 +141,15 @@ def test_elsewhere_nodes_are_laid_as_learned_ones_lie(guided, family):
     np.testing.assert_allclose(first.sigmas, lay_nodes(pack[8].sigmas, 2, 80.0, level))
 
 
+@pytest.mark.parametrize("cfg, order", [([4.0, 4.0], 2), ([7.0, 8.0], 1)])
+def test_coarse_steps_at_strong_guidance_are_eulers(cfg, order):
+    pack = SolverPack(pack_of(guided=True).tables, {"cfg": cfg})
+    level = float(pack[8].sigmas[4:6].prod() ** 0.5)
+    table = part_table(pack, level, 0.0, 5, LOWEST)
+    assert table.order == order and table.nfe == 5
+    np.testing.assert_allclose(table.sigmas, lay_nodes(pack[8].sigmas, 5, level))
+
+
 def test_many_calls_take_a_good_classical_solver_on_its_own_schedule():
     """It ends with a call at the model's lowest level, as Karras's schedule does in hosts."""
     pack, level = pack_of(), 20.0

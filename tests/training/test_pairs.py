@@ -21,7 +21,7 @@ from s4s_core.teacher import (
     draw_pairs,
 )
 from s4s_core.training.check import CHECK_CALLS
-from s4s_core.training.fit import _teacher_facts
+from s4s_core.training.facts import teacher_facts
 from s4s_core.training.task import CHOICE, TEACHER, Meter
 
 
@@ -43,10 +43,10 @@ def test_a_teacher_may_be_a_function():
 def test_a_classical_teacher_is_named_in_the_file(space, name):
     model = small(space)
     for nfe in (8, 200):
-        facts = _teacher_facts(model, default_teacher(model, nfe))
+        facts = teacher_facts(model, default_teacher(model, nfe))
         assert facts["nfe"] == nfe and facts["name"] == f"unipc-bh2 3, {name}"
     half = schedule(name, 8, model)[[0, 2, 3, 5, 8]]
-    assert "name" not in _teacher_facts(model, classical_table("ipndm", half, 2, space))
+    assert "name" not in teacher_facts(model, classical_table("ipndm", half, 2, space))
 
 
 # --- which classical solver teaches
